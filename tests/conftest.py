@@ -1,0 +1,111 @@
+"""What every test runs under: no blocking call in the loop, nothing left behind; and the recordings."""
+
+import asyncio
+import inspect
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from blockbuster import BlockBuster, BlockBusterFunction
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = ["daemon", "mesh", "tui"]
+
+# Blocking calls that blockbuster does not know.
+ALSO_BLOCKING: dict[str, tuple[ModuleType | type, str]] = {
+    "os.fsync": (os, "fsync"),
+    "os.fdatasync": (os, "fdatasync"),
+    "subprocess.Popen.communicate": (subprocess.Popen, "communicate"),
+}
+
+# Where our code may block in the loop: (blocking call, end of the file's path, function, why).
+MAY_BLOCK = [
+    (
+        "os.read",
+        "/subprocess.py",
+        "_execute_child",
+        "waits until the new program runs, as asyncio's own start does",
+    ),
+]
+
+# Tasks of libraries that may outlive a test: how their names begin.
+MAY_STAY: tuple[str, ...] = ()
+
+ENDING = 1.0  # seconds that what is already ending has to be gone
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_blocking_in_the_loop() -> Iterator[None]:
+    """A call that blocks raises BlockingError when a loop runs and code of ours is on the stack.
+
+    One guard for the whole run: it is idle outside of a loop, and the tests' own blocking calls pass.
+    """
+    guard = BlockBuster(OURS)
+    for call, (owner, name) in ALSO_BLOCKING.items():
+        guard.functions[call] = BlockBusterFunction(owner, name, scanned_modules=OURS)
+    for call, file, function, _ in MAY_BLOCK:
+        guard.functions[call].can_block_in(file, function)
+    guard.activate()
+    yield
+    guard.deactivate()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test ends the processes it started and, when it is a coroutine, its tasks."""
+    if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+        request.getfixturevalue("no_task_left")
+    before = children()
+    yield
+    give_up = time.monotonic() + ENDING
+    while (left := children() - before) and time.monotonic() < give_up:
+        time.sleep(0.01)  # a loop's watcher thread may still have to collect one
+    assert not left, f"processes left running: {', '.join(map(describe, left))}"
+
+
+@pytest.fixture
+async def no_task_left() -> AsyncIterator[None]:
+    """Fail a test whose tasks still run when it and its fixtures are done."""
+    before = asyncio.all_tasks()
+    yield
+    left = {
+        task
+        for task in asyncio.all_tasks() - before
+        if task is not asyncio.current_task() and not task.get_name().startswith(MAY_STAY)
+    }
+    if left:
+        _, left = await asyncio.wait(left, timeout=ENDING)
+    assert not left, f"tasks left running: {', '.join(sorted(task.get_name() for task in left))}"
+
+
+@pytest.fixture(scope="session")
+def streams_dir() -> Path:
+    """Recorded provider streams: NAME.json says what it is, NAME.sse or .eventstream holds the answer."""
+    path = Path(os.environ.get("OUTRIDER_STREAMS") or ROOT.parent / "shared" / "streams")
+    if not path.is_dir():
+        pytest.skip("the recorded streams are absent: name their folder in OUTRIDER_STREAMS")
+    return path
+
+
+def children() -> set[int]:
+    """Process ids of this process's children (empty where the system has no /proc)."""
+    found: set[int] = set()
+    for file in Path("/proc/self/task").glob("*/children"):
+        try:
+            found.update(map(int, file.read_text().split()))
+        except OSError:  # the thread ended
+            continue
+    return found
+
+
+def describe(pid: int) -> str:
+    """A process as `pid command line`."""
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return str(pid)
+    return f"{pid} {line.replace(bytes(1), b' ').decode(errors='replace').strip() or '(a zombie)'}"
