@@ -15,9 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def ours(blocking: Callable[[], object]) -> Callable[[], object]:
-    """A function that calls `blocking` and whose file lies in the daemon."""
+    """A function that calls `blocking` and that passes for code of the daemon."""
     names: dict[str, Callable[[], object]] = {"blocking": blocking}
-    exec(compile("def call(): return blocking()", str(ROOT / "daemon" / "x.py"), "exec"), names)  # noqa: S102 - a file name of our choice
+    exec(compile("def call(): return blocking()", str(ROOT / "daemon" / "__init__.py"), "exec"), names)  # noqa: S102 - a file name of our choice
     return names["call"]
 
 
