@@ -1,0 +1,151 @@
+"""The HTTP API's values, routes and limits, read by the daemon and by its clients."""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from daemon.protocol.records import Config, Limits, Status, Usage, WorkerRef
+
+VERSION: Final = 1  # of the API
+MAX_JSON: Final = 1 << 20
+MAX_POST: Final = 8 << 20  # a paragraph and a screenshot; a file goes to a worker
+MAX_WAIT: Final = 300.0  # seconds a read of records may be held open
+HEARTBEAT: Final = 15.0  # seconds between comment lines of an event stream
+SLOW_READER: Final = 30.0  # seconds a reader of events may take nothing
+MAX_BEHIND: Final = 8 << 20  # bytes a reader of events may fall behind
+IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
+
+SESSIONS: Final = "/sessions"
+SESSION: Final = "/sessions/{id}"
+RECORDS: Final = "/sessions/{id}/records"
+RETRY: Final = "/sessions/{id}/retry"
+STOP: Final = "/sessions/{id}/stop"
+END: Final = "/sessions/{id}/end"
+WORKERS_OF: Final = "/sessions/{id}/workers"
+CONFIG: Final = "/sessions/{id}/config"
+EVENTS: Final = "/sessions/{id}/events"
+ALL_EVENTS: Final = "/events"
+WORKERS: Final = "/workers"
+PROVIDERS: Final = "/providers"
+HEALTHZ: Final = "/healthz"
+READYZ: Final = "/readyz"
+
+
+class Create(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename={"from_": "from"}):
+    """Body of POST /sessions: a fresh session, or with `from` a copy of that session's records 1 to n-1."""
+
+    model: str = ""
+    context: Annotated[int, Meta(ge=0)] = 0
+    workers: tuple[WorkerRef, ...] = ()
+    input: tuple[str, ...] = ()
+    params: dict[str, Any] = {}
+    tools: str | tuple[str, ...] = ""
+    limits: Limits = Limits()
+    instructions: str = ""
+    from_: str = ""
+    n: Annotated[int, Meta(ge=0)] = 0
+
+
+class Created(Struct, frozen=True):
+    """Answer to POST /sessions."""
+
+    id: str
+
+
+class Posted(Struct, frozen=True):
+    """Answer to a post: the number of its last record, durable by now."""
+
+    n: int
+
+
+class Kicked(Struct, frozen=True):
+    """Answer to a retry: the session's status after it was asked for."""
+
+    status: Status
+
+
+class Origin(Struct, frozen=True):
+    """Where a copied session came from: records 1 to n-1 of `session`."""
+
+    session: str
+    n: int
+
+
+class Info(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
+    """What the API says about a session. `prompt`: tokens of the last step's prompt, against `config.context`."""
+
+    id: str
+    status: Status
+    config: Config
+    created: str
+    updated: str
+    n: int
+    prompt: int = 0
+    usage: Usage = Usage()
+    title: str = ""
+    from_: Origin | None = None
+    damage: str = ""
+
+
+class WorkerInfo(Struct, frozen=True, omit_defaults=True):
+    """A worker as GET /workers shows it."""
+
+    name: str
+    state: Literal["connected", "refused", "gone"]
+    reason: str = ""
+    release: str = ""
+    os: str = ""
+    arch: str = ""
+    hostname: str = ""
+    interpreters: tuple[str, ...] = ()
+    scratch: str = ""
+    home: str = ""
+    cpus: int = 0
+    memory: int = 0
+    seen: str = ""
+    running: int = 0
+
+
+class Version(Struct, frozen=True):
+    """Answer to GET /: the daemon's release and the API's version."""
+
+    version: str
+    protocol: int
+
+
+class ApiErrorBody(Struct, frozen=True):
+    """The inside of every error answer."""
+
+    code: int
+    message: str
+
+
+class ApiError(Struct, frozen=True):
+    """Every answer of status 400 and up: `{"error": {"code": 409, "message": "…"}}`."""
+
+    error: ApiErrorBody
+
+
+class Delta(Struct, frozen=True, omit_defaults=True):
+    """`event: delta`: a piece that streams in. `block` counts the blocks of the step from 0; `call` names a run
+    whose live output this is. `kind` is text, thinking, call (arguments; `name` is the tool) or output."""
+
+    kind: Literal["text", "thinking", "call", "output"]
+    text: str
+    block: int = 0
+    call: str = ""
+    name: str = ""
+
+
+class RetryEvent(Struct, frozen=True):
+    """`event: retry`: why a request is tried again, and in how many seconds."""
+
+    why: str
+    wait: float
+    attempt: int
+
+
+def encode(value: Any) -> bytes:
+    """`value` as JSON."""
+    return msgspec.json.encode(value)

@@ -1,0 +1,262 @@
+"""The frames between a harness and its workers: one JSON header line, `len` raw bytes, a newline."""
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from daemon.protocol import framing
+
+PROTOCOL: Final = 1
+MAX_HEADER: Final = 64 << 10
+MAX_BODY: Final = 1 << 20  # larger transfers travel as several frames
+WINDOW: Final = 4 << 20  # bytes of one transfer sent and not yet taken up
+PIECE: Final = 256 << 10  # one frame of a transfer: small enough that others get their turn
+HELLO_WAIT: Final = 10.0  # seconds from connect to hello
+PING_AFTER: Final = 10.0  # seconds of silence before a ping
+DEAD_AFTER: Final = 30.0  # seconds of silence before the peer is given up
+MAX_LINES: Final = 2000  # of a run's output that are sent back with its result
+MAX_TAIL: Final = 50 << 10  # bytes of the same
+LIVE_CHUNK: Final = 8 << 10  # newest bytes of output in one live chunk
+LIVE_EVERY: Final = 0.1  # seconds between two live chunks of one run
+
+
+class _Frame(Struct, frozen=True, omit_defaults=True, tag_field="kind", kw_only=True):
+    len: int = 0
+
+
+# Harness to worker. `id` names a request on this connection; `session` and `call` name a run for ever.
+
+
+class Run(_Frame, frozen=True, tag="run"):
+    """Run the body (code, UTF-8) once: a `run` whose session and call are known attaches instead.
+
+    `interpreter` empty is the worker's first; `cwd` is where a new environment starts, empty the operator's
+    home; `timeout` in seconds.
+    """
+
+    id: int
+    session: str
+    call: str
+    interpreter: str = ""
+    cwd: str = ""
+    timeout: float = 600.0
+
+
+class Attach(_Frame, frozen=True, tag="attach"):
+    """Ask for a run: answered by `going` (then as a run), its `result`, or `unknown` (never started here)."""
+
+    id: int
+    session: str
+    call: str
+
+
+class Interrupt(_Frame, frozen=True, tag="interrupt"):
+    """End one run by the ladder SIGINT, SIGTERM, SIGKILL. `done` comes at once, the run's own result as it ends."""
+
+    id: int
+    session: str
+    call: str
+
+
+class Kill(_Frame, frozen=True, tag="kill"):
+    """End every environment of a session and every process they started; `done` says what was ended and is left."""
+
+    id: int
+    session: str
+
+
+class Read(_Frame, frozen=True, tag="read"):
+    """Send a regular file, or a part of it, as `bytes` frames.
+
+    `unit` bytes: `offset` counts bytes from 0. `unit` lines: `offset` is the first line, from 1; lines end
+    in `\\n`. `limit` 0 is up to the end of the file. A relative `path` is relative to `cwd`.
+    """
+
+    id: int
+    path: str
+    cwd: str = ""
+    offset: int = 0
+    limit: int = 0
+    unit: Literal["bytes", "lines"] = "bytes"
+
+
+class Write(_Frame, frozen=True, tag="write"):
+    """A piece of a file; the file is replaced atomically when the piece with `last` has arrived.
+
+    `session` and `call`, where given, journal the write like a run, so it happens at most once. `mode` is for a
+    new file; an existing one keeps its own. `expect`, where given, is the SHA-256 (hex) of the content that is to
+    be replaced: another one is an error of code `changed` and nothing is written.
+    """
+
+    id: int
+    path: str
+    cwd: str = ""
+    session: str = ""
+    call: str = ""
+    mode: int = 0o644
+    expect: str = ""
+    last: bool = False
+
+
+class Ack(_Frame, frozen=True, tag="ack"):
+    """The result of this call is safe with the harness; its journal may go in 24 hours."""
+
+    session: str
+    call: str
+
+
+class Update(_Frame, frozen=True, tag="update"):
+    """This worker is of another release: install the one at `url` and come back."""
+
+    release: str
+    url: str = ""
+    sha256: str = ""
+
+
+# Worker to harness.
+
+
+class Hello(_Frame, frozen=True, tag="hello"):
+    """First frame of a connection. `journal_age`: seconds since the worker's journal was begun; a call older than
+    it that the journal does not know may have run before the journal was lost. `runs`: [session, call] still known.
+    """
+
+    protocol: int
+    release: str
+    os: str
+    arch: str
+    hostname: str
+    interpreters: tuple[str, ...]
+    scratch: str
+    home: str = ""
+    user: str = ""
+    cpus: int = 0
+    memory: int = 0
+    started: str = ""
+    journal_age: float = 0.0
+    runs: tuple[tuple[str, str], ...] = ()
+
+
+class Output(_Frame, frozen=True, tag="output"):
+    """The newest output of a run that is going, at most LIVE_CHUNK bytes; there may be gaps between two."""
+
+    id: int
+
+
+class Going(_Frame, frozen=True, tag="going"):
+    """The run that `attach` asked for has not ended; its output and result follow."""
+
+    id: int
+
+
+class Unknown(_Frame, frozen=True, tag="unknown"):
+    """The run that `attach` asked for never started here."""
+
+    id: int
+
+
+class Result(_Frame, frozen=True, tag="result"):
+    """How a run ended; the body is the tail of its output within MAX_LINES and MAX_TAIL.
+
+    `exit` None: it has no status (stopped, lost). `truncated`: lines cut before the tail; `full_output`: path of all
+    of it on the worker. `reset`: why the environment was new at this run, `unknown`: why nobody can say what it
+    did; both empty as a rule. `stopped`: `interrupt` or `timeout` where one ended it. `notes`: lines for the model.
+    """
+
+    id: int
+    exit: int | None = None
+    seconds: float = 0.0
+    truncated: int = 0
+    full_output: str = ""
+    reset: str = ""
+    unknown: str = ""
+    stopped: Literal["", "interrupt", "timeout"] = ""
+    notes: tuple[str, ...] = ()
+
+
+class Bytes(_Frame, frozen=True, tag="bytes"):
+    """A piece of the file that `read` asked for. `size` is the whole file's, in bytes.
+
+    With `unit` lines the last piece says the number of `lines` seen and whether that was the `end` of the file.
+    """
+
+    id: int
+    size: int = 0
+    lines: int = 0
+    end: bool = False
+    last: bool = False
+
+
+class Done(_Frame, frozen=True, tag="done"):
+    """A request is carried out; the body, where there is one, is text on it. `size`: bytes written."""
+
+    id: int
+    size: int = 0
+
+
+ErrorCode = Literal[
+    "not_found",
+    "is_directory",
+    "not_regular",
+    "denied",
+    "changed",
+    "syntax",
+    "limit",
+    "busy",
+    "bad_request",
+    "failed",
+]
+
+
+class Error(_Frame, frozen=True, tag="error"):
+    """A request is refused or could not be carried out; nothing was run. The body is the sentence that says why."""
+
+    id: int
+    code: ErrorCode = "failed"
+
+
+# Both ways.
+
+
+class Ping(_Frame, frozen=True, tag="ping"):
+    """Answer with a pong."""
+
+
+class Pong(_Frame, frozen=True, tag="pong"):
+    """The answer to a ping."""
+
+
+class Window(_Frame, frozen=True, tag="window"):
+    """The receiver of transfer `id` has taken up `bytes` more; the sender may have that many more on the way."""
+
+    id: int
+    bytes: int
+
+
+ToWorker = Run | Attach | Interrupt | Kill | Read | Write | Ack | Update | Ping | Pong | Window
+ToHarness = Hello | Output | Going | Unknown | Result | Bytes | Done | Error | Ping | Pong | Window
+Frame = ToWorker | ToHarness
+
+_encode = msgspec.json.Encoder().encode
+_to_worker = msgspec.json.Decoder(ToWorker).decode
+_to_harness = msgspec.json.Decoder(ToHarness).decode
+
+
+def encode(frame: Frame, body: bytes = b"") -> bytes:
+    """A frame's bytes; `len` is set from `body`."""
+    if len(body) > MAX_BODY:
+        raise framing.FramingError(f"body of {len(body)} bytes, where at most {MAX_BODY} fit a frame")
+    if body:
+        frame = msgspec.structs.replace(frame, len=len(body))
+    return framing.encode(_encode(frame), body)
+
+
+def worker_decoder() -> framing.Decoder[ToWorker]:
+    """Decodes what a harness sends, at the worker's end."""
+    return framing.Decoder(_to_worker, MAX_HEADER, MAX_BODY)
+
+
+def harness_decoder() -> framing.Decoder[ToHarness]:
+    """Decodes what a worker sends, at the harness's end."""
+    return framing.Decoder(_to_harness, MAX_HEADER, MAX_BODY)

@@ -1,0 +1,259 @@
+"""The records of a session: their header fields, their bodies, their bytes and their check sum."""
+
+import zlib
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from daemon.protocol import framing
+
+T = TypeVar("T")
+
+MAX_HEADER: Final = 64 << 10
+MAX_BODY: Final = 64 << 20  # a post is at most 8 MiB and a result far less; above this a length is damage
+CRC_TAIL: Final = len(b',"crc":"00000000"}')
+MEDIA_TYPE: Final = "application/x-outrider-records"
+
+TEXT: Final = "text/plain; charset=utf-8"
+JSON: Final = "application/json"
+
+Kind = Literal[
+    "start",
+    "config",
+    "system",
+    "message",
+    "text",
+    "thinking",
+    "call",
+    "step",
+    "result",
+    "error",
+    "summary",
+    "end",
+]
+Status = Literal["open", "interrupted", "failed", "closed", "stepping", "ended", "expired", "damaged"]
+
+
+class BadRecord(ValueError):
+    """A record's bytes are not what was written: its header does not parse, or its check sum differs."""
+
+
+class Usage(Struct, frozen=True, omit_defaults=True):
+    """Tokens of one step or of a session; `input` excludes both cache counts."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+
+    @property
+    def prompt(self) -> int:
+        """Tokens the provider read: new ones and both kinds of cached ones."""
+        return self.input + self.cache_read + self.cache_write
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+        )
+
+
+class Header(Struct, frozen=True, omit_defaults=True, rename={"for_": "for"}):
+    """A record's header; `n` is 0 and `time` empty until the log has appended it. Empty fields are left out.
+
+    `kind` is one of `Kind`, or one a later release writes: then it is kept and passed on.
+    """
+
+    n: int
+    kind: str
+    id: str
+    time: str
+    len: int
+    type: str
+    step: str = ""
+    provider: str = ""
+    for_: str = ""
+    exit: int | None = None
+    truncated: int = 0
+    full_output: str = ""
+    failed: bool = False
+    worker: str = ""
+    seconds: float | None = None
+    via: str = ""
+    idempotency_key: str = ""
+    source: str = ""
+    upto: int = 0
+    model: str = ""
+    harness: str = ""
+    request: str = ""
+    sent: str = ""
+    usage: Usage | None = None
+    cache: tuple[int, ...] = ()
+    stop: str = ""
+    reason: str = ""
+
+
+class Record(Struct, frozen=True):
+    """A header and its body. `raw` is the header's line as it stands in the file, empty before it is there."""
+
+    header: Header
+    body: bytes = b""
+    raw: bytes = b""
+
+    @property
+    def n(self) -> int:
+        return self.header.n
+
+    @property
+    def kind(self) -> str:
+        return self.header.kind
+
+    @property
+    def id(self) -> str:
+        return self.header.id
+
+    def text(self) -> str:
+        """The body for a reader: text as it is (bytes that are not UTF-8 replaced), a raw block's words."""
+        return readable(self.header.type, self.body)
+
+
+class WorkerRef(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A worker that a session may use. `cwd`: where it starts there; empty is the operator's home."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=63)]
+    cwd: str = ""
+
+
+class Limits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Limits of one session; 0 is none. `seconds` and `ttl` in seconds, `cost` in US dollars."""
+
+    steps: Annotated[int, Meta(ge=0)] = 0
+    tokens: Annotated[int, Meta(ge=0)] = 0
+    seconds: Annotated[float, Meta(ge=0)] = 0
+    cost: Annotated[float, Meta(ge=0)] = 0
+    ttl: Annotated[float, Meta(ge=0)] = 0
+
+
+class Config(Struct, frozen=True, omit_defaults=True):
+    """Body of a config record. `context`: tokens, 0 is the model's own limit. `input`: media types the model takes."""
+
+    model: str
+    tools: str | tuple[str, ...] = ""
+    workers: tuple[WorkerRef, ...] = ()
+    context: int = 0
+    input: tuple[str, ...] = ()
+    params: dict[str, Any] = {}
+    limits: Limits = Limits()
+
+
+class CallBody(Struct, frozen=True, omit_defaults=True):
+    """Body of a call record. `arguments` is the provider's own string, valid JSON or not.
+
+    `extra` is what the provider wants back with the call (a signature), as its own JSON.
+    """
+
+    name: str
+    arguments: str
+    extra: msgspec.Raw = msgspec.Raw(b"")
+
+
+class ErrorBody(Struct, frozen=True):
+    """Body of an error record: `code` is a short word, `message` the sentence a person reads."""
+
+    code: str
+    message: str
+
+
+_encode = msgspec.json.Encoder().encode
+_header = msgspec.json.Decoder(Header).decode
+_config = msgspec.json.Decoder(Config).decode
+_call = msgspec.json.Decoder(CallBody).decode
+_error = msgspec.json.Decoder(ErrorBody).decode
+
+
+def draft(kind: Kind, body: bytes | str = b"", type: str = TEXT, **fields: Any) -> Record:
+    """A record not yet appended: the log gives it `n`, `time`, `len` and, where `id` is not given, an id."""
+    data = body.encode("utf-8", "replace") if isinstance(body, str) else body
+    return Record(Header(0, kind, fields.pop("id", ""), "", len(data), type, **fields), data)
+
+
+def json_draft(kind: Kind, body: Struct, **fields: Any) -> Record:
+    """A record whose body is `body` as JSON."""
+    return draft(kind, _encode(body), JSON, **fields)
+
+
+def error_draft(code: str, message: str, **fields: Any) -> Record:
+    """An error record: `code` a short word, `message` a sentence a person can act on."""
+    return json_draft("error", ErrorBody(code, message), **fields)
+
+
+def config_of(record: Record) -> Config:
+    """The config in a config record's body. Raises BadRecord."""
+    return _body(_config, record)
+
+
+def call_of(record: Record) -> CallBody:
+    """The call in a call record's body. Raises BadRecord."""
+    return _body(_call, record)
+
+
+def error_of(record: Record) -> ErrorBody:
+    """The error in an error record's body. Raises BadRecord."""
+    return _body(_error, record)
+
+
+def _body(decode: Callable[[bytes], T], record: Record) -> T:
+    try:
+        return decode(record.body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRecord(f"record {record.n} ({record.kind}): its body does not parse: {error}") from error
+
+
+def readable(type: str, body: bytes) -> str:
+    """What a person reads of a body of media type `type`; empty where there is nothing to read."""
+    if type.startswith("text/"):
+        return body.decode("utf-8", "replace")
+    if type.endswith("json"):
+        try:
+            value = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return ""
+        if isinstance(value, dict):
+            for key in ("text", "thinking", "message"):
+                if isinstance(found := value.get(key), str):
+                    return found
+    return ""
+
+
+def encode(record: Record) -> tuple[bytes, bytes]:
+    """(header line with its check sum, the whole record's bytes) for a record whose header is complete."""
+    start = _encode(record.header)[:-1]
+    crc = zlib.crc32(record.body, zlib.crc32(start))
+    line = b'%b,"crc":"%08x"}' % (start, crc)
+    return line, framing.encode(line, record.body)
+
+
+def parse_header(line: bytes) -> Header:
+    """A header from its line, without a look at the check sum. Raises BadRecord."""
+    if not line.endswith(b'"}') or line[-CRC_TAIL : -CRC_TAIL + 8] != b',"crc":"':
+        raise BadRecord("the header line does not end in its check sum")
+    try:
+        return _header(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRecord(f"the header line does not parse: {error}") from error
+
+
+def check(line: bytes, body: bytes) -> None:
+    """Raises BadRecord when header line and body do not fit their check sum."""
+    crc = zlib.crc32(body, zlib.crc32(line[:-CRC_TAIL]))
+    if line[-10:-2] != b"%08x" % crc:
+        raise BadRecord(f"check sum is {line[-10:-2].decode('ascii', 'replace')}, the bytes give {crc:08x}")
+
+
+def decoder() -> framing.Decoder[Header]:
+    """A framing decoder for records; the check sum is the caller's to verify with `check`."""
+    return framing.Decoder(parse_header, MAX_HEADER, MAX_BODY)

@@ -1,0 +1,176 @@
+"""What every provider is: compile a context into a request body, decode the answer's bytes into blocks."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, Protocol
+
+from msgspec import Struct
+
+from daemon.chain import Context
+from daemon.protocol.records import TEXT, Usage
+
+DEFAULT_OUTPUT: Final = 8192  # max_tokens where a vendor requires one and nobody knows the model's
+
+End = Literal["normal", "calls", "length", "refusal", "filter", "context", "paused", "unknown"]
+
+
+class Tool(Struct, frozen=True):
+    """A tool as the model is told of it; `schema` is a JSON Schema of an object."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+
+
+class Block(Struct, frozen=True):
+    """One whole block of an answer: a record's kind, media type and body.
+
+    text: TEXT, or a raw JSON block of the provider's own type that `records.readable` can read.
+    thinking: the raw block as the provider wants it back, in a media type of its own; also every block we do not know.
+    call: JSON of records.CallBody; `id` is the provider's own, empty where it gave none.
+    """
+
+    kind: Literal["text", "thinking", "call"]
+    body: bytes
+    type: str = TEXT
+    id: str = ""
+
+
+class Delta(Struct, frozen=True):
+    """A piece that streams in, for live readers only. `block` counts from 0 within one answer."""
+
+    kind: Literal["text", "thinking", "call"]
+    text: str
+    block: int = 0
+    name: str = ""
+
+
+class Outcome(Struct, frozen=True):
+    """How an answer ended. `stop` is the provider's own word, `end` what it means; `model` what it says served it."""
+
+    usage: Usage
+    stop: str
+    end: End
+    model: str = ""
+
+
+class Retry(Struct, frozen=True):
+    """The request is tried again in `wait` seconds. `restart`: deltas and blocks given so far are void."""
+
+    why: str
+    wait: float
+    attempt: int
+    restart: bool
+
+
+Event = Block | Delta | Outcome
+Streamed = Block | Delta | Outcome | Retry
+
+
+class ProviderError(Exception):
+    """The provider refused or broke off; the message says what it said, with status and request id."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "provider",
+        status: int | None = None,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        request_id: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.status = status
+        self.retryable = retryable
+        self.retry_after = retry_after
+        self.request_id = request_id
+
+
+class Wire:
+    """The wire form of settled turns, kept between the steps of one session for one provider and model.
+
+    Owned by whoever steps the session; a provider fills it in `compile`. Cleared when `epoch`, provider or model change.
+    """
+
+    def __init__(self) -> None:
+        self.key: tuple[Any, ...] = ()
+        self.turns: list[bytes] = []
+
+    def ready(self, *key: Any) -> list[bytes]:
+        """The kept turns when they were made under the same key, else an empty list to fill."""
+        if key != self.key:
+            self.key, self.turns = key, []
+        return self.turns
+
+
+class Model(Struct, frozen=True):
+    """What is known of a model: limits in tokens (0: unknown), media types of input it takes."""
+
+    name: str
+    context: int = 0
+    output: int = 0
+    input: tuple[str, ...] = ()
+
+
+class Query(Struct, frozen=True):
+    """All that a request is built from besides the provider itself. `model` is the name after the first slash."""
+
+    model: Model
+    context: Context
+    tools: Sequence[Tool]
+    params: Mapping[str, Any]
+    session: str
+
+
+class Request(Struct, frozen=True):
+    """A request ready to send: `body` is the wire's own, `marks` the turns after which a cache mark stands."""
+
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+    marks: tuple[int, ...] = ()
+
+
+class Decoder(Protocol):
+    """Turns an answer's bytes, in any pieces, into events."""
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Events complete by now; an Outcome is the last. Raises ProviderError for an error inside the stream."""
+        ...
+
+    def end(self) -> list[Event]:
+        """The body has ended. Raises a retryable ProviderError when the answer is not complete."""
+        ...
+
+    @property
+    def events(self) -> int:
+        """Real events so far (no comments, no pings): what the stall clock watches."""
+        ...
+
+
+class Provider(Protocol):
+    """One configured provider. Both halves are pure; `daemon.provider.http.stream` does the I/O."""
+
+    name: str
+
+    def compile(self, query: Query, wire: Wire) -> Request:
+        """The request for `query`; costs what is new since `wire` was last filled, and a join."""
+        ...
+
+    def decoder(self) -> Decoder:
+        """A decoder for one answer."""
+        ...
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+        """What an answer of `status` other than 200 means, by the classes of retry.py."""
+        ...
+
+    def check_params(self, params: Mapping[str, Any]) -> str:
+        """Why these params cannot be used (a field that the harness owns), empty when they can."""
+        ...
+
+    def models(self) -> Sequence[Model]:
+        """The models known to be served, best first."""
+        ...
