@@ -49,12 +49,13 @@ _venv_python() {
 _venv_make() {
   local level=$1 root=$venv_root python log
   local dir=$root/.venv
-  echo "Installing what Outrider needs ($level) into .venv; a minute the first time …" >&2
   if ! "$dir/bin/python" -c 'import pip' 2>/dev/null || [ "$(cat "$dir/made-in" 2>/dev/null)" != "$root" ]; then
     python=$(_venv_python) || return 1
-    "$python" -m venv --clear "$dir" || { echo "venv: $python could not make $dir" >&2; return 1; }
+    rm -f "$dir/made-in"
+    "$python" -m venv --clear "$dir" >&2 || { echo "venv: $python could not make $dir" >&2; return 1; }
     echo "$root" >"$dir/made-in"
   fi
+  echo "Installing what Outrider needs ($level) into .venv; a minute the first time …" >&2
   log=$dir/install.log
   rm -f "$dir"/made-{runtime,dev}
   if ! _venv_install "$level" >"$log" 2>&1; then
