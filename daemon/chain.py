@@ -11,6 +11,7 @@ from daemon.protocol.records import CallBody, Config, Record, Status, Usage
 
 TITLE: Final = 80  # characters of a session's title
 NO_RESULT: Final = "interrupted, effect unknown"
+MEDIA_TOKENS: Final = 1600  # what a large image costs with the vendors that say
 GO_ON: Final = "Go on."
 SILENT: Final = frozenset({"config", "system"})  # kinds that say nothing about where a session stands
 
@@ -103,7 +104,7 @@ class Chain:
         self.prompt = 0
         self.answer = 0
         self.steps = 0
-        self.pending_size = 0
+        self.pending_tokens = 0
         self.workers_shown = ""
         self.call_ids: set[str] = set()
         self.posts: dict[str, int] = {}
@@ -194,10 +195,11 @@ class Chain:
             self._wait(record)
         else:
             self._system.append(record)
+            self.pending_tokens += _tokens(record)
 
     def _wait(self, record: Record) -> None:
         self._pending.append(record)
-        self.pending_size += len(record.body)
+        self.pending_tokens += _tokens(record)
 
     def _close(self, step: Record) -> None:
         header = step.header
@@ -213,7 +215,7 @@ class Chain:
             return  # nothing was said: what it saw is asked again, together with what comes next
         seen = [record for record in self._pending if record.n <= header.upto]
         self._pending = [record for record in self._pending if record.n > header.upto]
-        self.pending_size = sum(len(record.body) for record in self._pending)
+        self.pending_tokens = sum(map(_tokens, self._pending))
         question = self._user_parts(seen) or (Text(GO_ON),)
         self._settled += Turn("user", question), Turn("assistant", answer)
         self._closed_at.append(header.n)
@@ -232,7 +234,7 @@ class Chain:
         if not kept:
             self._calls = {}
         self._pending = [r for r in self._pending if r.n > upto]
-        self.pending_size = sum(len(r.body) for r in self._pending)
+        self.pending_tokens = sum(map(_tokens, self._pending))
         self._closed_at = self._closed_at[cut:]
         self._head = (Text(record.text()),)
         if kept:
@@ -309,6 +311,11 @@ def status(all_records: Iterable[Record]) -> Status:
 def context(all_records: Iterable[Record], session: str = "") -> Context:
     """What the next request of a session of these records holds."""
     return fold(all_records, session).context()
+
+
+def _tokens(record: Record) -> int:
+    """An estimate, on the high side, of what a record adds to a prompt."""
+    return MEDIA_TOKENS if record.header.type.startswith("image/") else len(record.body) // 3 + 8
 
 
 def _said(record: Record) -> Text | Media:
