@@ -1,0 +1,125 @@
+"""Make any text safe to draw on a terminal, and numbers short enough to read there."""
+
+import re
+from typing import Final
+
+MAX_LINES: Final = 400  # of a body that a screen shows; a pager has all
+MAX_CHARS: Final = 64 << 10
+TITLE: Final = 200  # characters of a title line
+
+# C0 and C1 controls, DEL, line and paragraph separators, direction overrides, interlinear marks, tag
+# characters, lone surrogates: all that moves the cursor, hides text, cannot be encoded. Tab and newline stay.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufff9-\ufffb"
+    "\U000e0000-\U000e007f\ud800-\udfff]"
+)
+_ESCAPE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # control sequences: colours, cursor movements
+    r"|[\]PX^_][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)"  # strings for the terminal: titles, links, clipboard
+    r"|[ -/]+[0-~]|[0-OQ-WYZ\\`-~=>])"  # the short ones
+)
+
+
+def safe(text: str) -> str:
+    """`text` with every character that a terminal would act on made visible; nothing is left out."""
+    return _UNSAFE.sub(_shown, text)
+
+
+def _shown(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "\u2421"
+    if 0xD800 <= code <= 0xDFFF:
+        return "\ufffd"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def printed(text: str) -> str:
+    """A program's output as a terminal leaves it: no escape sequences, no overwritten text; and safe."""
+    if "\x1b" in text:
+        text = _ESCAPE.sub("", text)
+    if "\x08" in text:
+        text = _struck(text)
+    if "\r" in text:
+        text = "\n".join(_overwritten(line) for line in text.split("\n"))
+    return safe(text)
+
+
+def _struck(text: str) -> str:
+    kept: list[str] = []
+    for char in text:
+        if char != "\x08":
+            kept.append(char)
+        elif kept and kept[-1] != "\n":
+            kept.pop()
+    return "".join(kept)
+
+
+def _overwritten(line: str) -> str:
+    return next((piece for piece in reversed(line.split("\r")) if piece), "")
+
+
+def line(text: str, limit: int = TITLE) -> str:
+    """`text` as one safe line of at most `limit` characters."""
+    text = safe(" ".join(text[: 4 * limit].split()))
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def clip(text: str, lines: int = MAX_LINES, chars: int = MAX_CHARS) -> tuple[str, str, str]:
+    """(start, note, end) of a text over `lines` or `chars`; (text, "", "") of one within.
+
+    The end gets most of the room, since what a program says last matters most. The note says what is cut.
+    """
+    rows = text.split("\n")
+    if len(rows) <= lines and len(text) <= chars:
+        return text, "", ""
+    first, last = (
+        _rows(rows, lines // 4, chars // 4),
+        _rows(rows[::-1], lines - lines // 4, chars - chars // 4),
+    )
+    left = len(rows) - first - last
+    if left > 0 and last:
+        start, end = "\n".join(rows[:first]), "\n".join(rows[len(rows) - last :])
+        return start, f"{count(left, 'line')} not shown", end
+    room = chars // 4
+    start, end = text[:room], text[len(text) - (chars - room) :]
+    return start, f"{count(len(text) - chars, 'character')} not shown", end
+
+
+def _rows(rows: list[str], lines: int, chars: int) -> int:
+    """How many of the first `rows` fit."""
+    for fit, row in enumerate(rows[:lines]):
+        chars -= len(row) + 1
+        if chars < 0:
+            return fit
+    return min(lines, len(rows))
+
+
+def size(bytes: int) -> str:
+    """A number of bytes for people."""
+    if bytes < 1000:
+        return f"{bytes} B"
+    return f"{bytes / 1000:.1f} kB" if bytes < 1_000_000 else f"{bytes / 1_000_000:.1f} MB"
+
+
+def tokens(number: int) -> str:
+    """A number of tokens for people."""
+    if number < 10_000:
+        return str(number)
+    return f"{number / 1000:.0f}k" if number < 1_000_000 else f"{number / 1_000_000:.1f}M"
+
+
+def seconds(time: float) -> str:
+    """A duration for people."""
+    if time < 60:
+        return f"{time:.1f} s"
+    minutes, rest = divmod(round(time), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def count(number: int, word: str) -> str:
+    """`3 lines`, `1 line`."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
