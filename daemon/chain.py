@@ -104,6 +104,7 @@ class Chain:
         self.prompt = 0
         self.answer = 0
         self.steps = 0
+        self.answered = False  # the last step said something: words or a call, not thinking alone
         self.pending_tokens = 0
         self.workers_shown = ""
         self.call_ids: set[str] = set()
@@ -211,6 +212,7 @@ class Chain:
         self.prompt, self.answer = usage.prompt, usage.output
         self._upto = header.upto
         answer = _assistant_parts(blocks, header)
+        self.answered = any(not isinstance(part, Raw) or part.text for part in answer)
         if not answer:
             return  # nothing was said: what it saw is asked again, together with what comes next
         seen = [record for record in self._pending if record.n <= header.upto]
