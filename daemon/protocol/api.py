@@ -14,7 +14,11 @@ MAX_WAIT: Final = 300.0  # seconds a read of records may be held open
 HEARTBEAT: Final = 15.0  # seconds between comment lines of an event stream
 SLOW_READER: Final = 30.0  # seconds a reader of events may take nothing
 MAX_BEHIND: Final = 8 << 20  # bytes a reader of events may fall behind
+MAX_PARTS: Final = 100  # records of one post
+MAX_NAME: Final = 200  # characters of `via` and of an idempotency key
+MAX_LIST: Final = 1000  # sessions in one answer
 IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
+LAST_HEADER: Final = "Outrider-Last"  # of an answer with records: number of the last one in it
 
 SESSIONS: Final = "/sessions"
 SESSION: Final = "/sessions/{id}"
@@ -53,6 +57,13 @@ class Created(Struct, frozen=True):
     id: str
 
 
+class Part(Struct, frozen=True):
+    """One record of a post: its media type and its bytes."""
+
+    type: str
+    body: bytes
+
+
 class Posted(Struct, frozen=True):
     """Answer to a post: the number of its last record, durable by now."""
 
@@ -73,7 +84,7 @@ class Origin(Struct, frozen=True):
 
 
 class Info(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
-    """What the API says about a session. `prompt`: tokens of the last step's prompt, against `config.context`."""
+    """What the API says about a session. `prompt`: tokens of the last step's prompt."""
 
     id: str
     status: Status
@@ -128,8 +139,11 @@ class ApiError(Struct, frozen=True):
 
 
 class Delta(Struct, frozen=True, omit_defaults=True):
-    """`event: delta`: a piece that streams in. `block` counts the blocks of the step from 0; `call` names a run
-    whose live output this is. `kind` is text, thinking, call (arguments; `name` is the tool) or output."""
+    """`event: delta`: a piece that streams in.
+
+    `block` counts the blocks of the step from 0; `call` names a run whose live output this is. `kind` is text,
+    thinking, call (arguments; `name` is the tool) or output.
+    """
 
     kind: Literal["text", "thinking", "call", "output"]
     text: str
@@ -144,6 +158,10 @@ class RetryEvent(Struct, frozen=True):
     why: str
     wait: float
     attempt: int
+
+
+class Restart(Struct, frozen=True):
+    """`event: restart`: what has streamed since the last step record is void, the step is asked for again."""
 
 
 def encode(value: Any) -> bytes:
