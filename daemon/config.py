@@ -1,0 +1,306 @@
+"""Read outrider.toml and the environment into one frozen value."""
+
+import difflib
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+T = TypeVar("T")
+
+SYSTEM_FILE: Final = Path("/etc/outrider/outrider.toml")
+LISTEN: Final = ("127.0.0.1:4600",)
+SOCKET_LIMIT: Final = 107  # bytes of a Unix socket's path that the kernel takes
+KINDS: Final = ("anthropic", "openai", "openai-chat", "google", "bedrock", "rehearsal")
+KEYS: Final[Mapping[str, str]] = {  # a provider whose key stands in the environment needs no table
+    "anthropic": "ANTHROPIC_API_KEY",
+    "openai": "OPENAI_API_KEY",
+    "google": "GEMINI_API_KEY",
+    "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
+}
+URLS: Final[Mapping[str, str]] = {"openai": "OPENAI_BASE_URL"}
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names the file, the key and what would be right."""
+
+
+class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[providers.NAME.models.MODEL]`: limits in tokens (0: not known) and media types of input it takes."""
+
+    context: Annotated[int, Meta(ge=0)] = 0
+    output: Annotated[int, Meta(ge=0)] = 0
+    input: tuple[str, ...] = ()
+
+
+class ProviderEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[providers.NAME]`, with `$VAR` expanded. `kind` is never empty here, the other texts may be."""
+
+    kind: str = ""
+    url: str = ""
+    key: str = ""
+    region: str = ""
+    headers: Mapping[str, str] = {}
+    models: Mapping[str, ModelEntry] = {}
+
+
+class Address(Struct, frozen=True):
+    """A TCP address to listen on; port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """All that is configured. `listen_given` is False where `listen` is only the default.
+
+    `model` is the default of new sessions, empty when none is named. `warnings`: lines for the operator.
+    """
+
+    data: Path
+    scratch: Path
+    socket: Path
+    listen: tuple[Address, ...]
+    listen_given: bool
+    model: str
+    providers: Mapping[str, ProviderEntry]
+    rehearsal: Path
+    files: tuple[Path, ...]
+    warnings: tuple[str, ...]
+
+
+class _Defaults(Struct, frozen=True, forbid_unknown_fields=True):
+    model: str = ""
+
+
+class _Daemon(Struct, frozen=True, forbid_unknown_fields=True):
+    listen: tuple[str, ...] | UnsetType = UNSET
+    socket: str = ""
+
+
+class _Rehearsal(Struct, frozen=True, forbid_unknown_fields=True):
+    folder: str = ""
+
+
+_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
+_SECTIONS: Final[Mapping[str, type[Struct]]] = {
+    "defaults": _Defaults,
+    "daemon": _Daemon,
+    "rehearsal": _Rehearsal,
+}
+
+
+def load(
+    environ: Mapping[str, str],
+    *,
+    data: str = "",
+    socket: str = "",
+    listen: tuple[str, ...] | None = None,
+    system_file: Path = SYSTEM_FILE,
+) -> Settings:
+    """What the files and `environ` say, under what the command line gave. Raises ConfigError."""
+    home = Path(environ.get("HOME") or Path.home())
+    named = Path(data or environ.get("OUTRIDER_DATA", "")) if data or environ.get("OUTRIDER_DATA") else None
+    usual = _xdg(environ, "XDG_DATA_HOME", home / ".local/share") / "outrider"
+    folder = Path(os.path.abspath((named or usual).expanduser()))
+    own = folder == usual
+
+    user_file = _xdg(environ, "XDG_CONFIG_HOME", home / ".config") / "outrider/outrider.toml"
+    given_file = environ.get("OUTRIDER_CONFIG", "")
+    if given_file:
+        user_file = Path(given_file).expanduser()
+        if not user_file.exists():
+            raise ConfigError(f"OUTRIDER_CONFIG names {user_file}, which is not there")
+    tables: dict[str, Any] = {}
+    files: list[Path] = []
+    warnings: list[str] = []
+    for file in (system_file, user_file):
+        if (table := _read(file, warnings)) is not None:
+            _check(table, file)
+            tables = _merge(tables, table)
+            files.append(file)
+
+    defaults = msgspec.convert(tables.get("defaults", {}), _Defaults)
+    daemon = msgspec.convert(tables.get("daemon", {}), _Daemon)
+    rehearsal = msgspec.convert(tables.get("rehearsal", {}), _Rehearsal).folder
+    written = None if daemon.listen is UNSET else daemon.listen
+    chosen = written if listen is None else listen
+    return Settings(
+        data=folder,
+        scratch=_xdg(environ, "XDG_STATE_HOME", home / ".local/state") / "outrider/worker"
+        if own
+        else folder / "worker",
+        socket=_socket(environ, socket or daemon.socket, folder, own),
+        listen=tuple(address(text) for text in (LISTEN if chosen is None else chosen)),
+        listen_given=chosen is not None,
+        model=environ.get("OUTRIDER_MODEL") or defaults.model,
+        providers=_providers(tables.get("providers", {}), environ, warnings),
+        rehearsal=Path(rehearsal).expanduser() if rehearsal else user_file.parent / "rehearsal",
+        files=tuple(files),
+        warnings=tuple(warnings),
+    )
+
+
+def address(text: str) -> Address:
+    """`HOST:PORT`, with an IPv6 host in brackets. Raises ConfigError."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:/\s]+)):(\d{1,5})", text.strip())
+    if match is None or int(match[3]) > 65535:
+        raise ConfigError(
+            f"listen: {text!r} is not an address; write HOST:PORT, as in 127.0.0.1:4600 or [::1]:0"
+        )
+    return Address(match[1] or match[2], int(match[3]))
+
+
+def check_socket(path: Path) -> Path:
+    """`path`, when a Unix socket can be there. Raises ConfigError."""
+    if (length := len(os.fsencode(path))) > SOCKET_LIMIT:
+        raise ConfigError(
+            f"the path of the Unix socket is {length} bytes long, the system takes {SOCKET_LIMIT}: {path}; "
+            "name a shorter one with --socket, or with socket in [daemon] of outrider.toml"
+        )
+    return path
+
+
+def _socket(environ: Mapping[str, str], given: str, data: Path, own: bool) -> Path:
+    if given:
+        return Path(os.path.abspath(Path(given).expanduser()))
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if own and os.path.isabs(runtime):  # another data folder has its own socket: two daemons, two sockets
+        return Path(runtime) / "outrider/api.sock"
+    return data / "api.sock"
+
+
+def _xdg(environ: Mapping[str, str], name: str, default: Path) -> Path:
+    value = environ.get(name, "")
+    return Path(value) if os.path.isabs(value) else default  # the specification: a relative one is ignored
+
+
+def _read(file: Path, warnings: list[str]) -> dict[str, Any] | None:
+    """The file's tables, None where there is no file; a warning where others can read its keys."""
+    try:
+        with file.open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            table = tomllib.load(opened)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}") from error
+    providers = table.get("providers")
+    if isinstance(providers, dict) and mode & (stat.S_IRGRP | stat.S_IROTH):
+        names = [
+            name for name, entry in providers.items() if isinstance(entry, dict) and _secret(entry.get("key"))
+        ]
+        if names:
+            warnings.append(
+                f"{file} holds the key of {', '.join(names)} and others can read it: chmod 600 {file}"
+            )
+    return table
+
+
+def _secret(key: object) -> bool:
+    return isinstance(key, str) and bool(key) and not _VARIABLE.fullmatch(key)
+
+
+def _check(table: Mapping[str, Any], file: Path) -> None:
+    """Every key of the file is one we know and its value of the right type; ConfigError names what is not."""
+    for name, value in table.items():
+        if name == "providers":
+            for provider, entry in _table(value, name, file).items():
+                path = f"providers.{provider}"
+                if not provider or "/" in provider:
+                    raise ConfigError(f"{file}: [{path}]: a provider's name has no slash and is not empty")
+                entry = _table(entry, path, file)
+                for model, limits in _table(entry.get("models", {}), f"{path}.models", file).items():
+                    where = f"{path}.models.{model}"
+                    _convert(_table(limits, where, file), ModelEntry, where, file)
+                checked = _convert(entry, ProviderEntry, path, file)
+                if checked.kind and checked.kind not in KINDS:
+                    raise ConfigError(
+                        f"{file}: {path}.kind is {checked.kind!r}{_nearest(checked.kind, KINDS)}; "
+                        f"kinds are {', '.join(KINDS)}"
+                    )
+        elif section := _SECTIONS.get(name):
+            _convert(_table(value, name, file), section, name, file)
+        else:
+            known = [*_SECTIONS, "providers"]
+            raise ConfigError(
+                f"{file}: there is no {name!r}{_nearest(name, known)}; there are {', '.join(known)}"
+            )
+
+
+def _table(value: Any, path: str, file: Path) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{file}: {path} is a table: write [{path}] and its keys below")
+    return value
+
+
+def _convert(table: dict[str, Any], kind: type[T], path: str, file: Path) -> T:
+    known = [field.encode_name for field in msgspec.structs.fields(kind)]  # type: ignore[arg-type]
+    for key in table:
+        if key not in known:
+            raise ConfigError(
+                f"{file}: there is no {path}.{key}{_nearest(key, known)}; {path} has {', '.join(known)}"
+            )
+    try:
+        return msgspec.convert(table, kind)
+    except msgspec.ValidationError as error:
+        message, _, where = str(error).partition(" - at `$.")
+        place = f"{path}.{where.rstrip('`')}" if where else path
+        raise ConfigError(f"{file}: {place}: {message}") from error
+
+
+def _nearest(word: str, known: "tuple[str, ...] | list[str]") -> str:
+    near = difflib.get_close_matches(word, known, 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _providers(
+    tables: Mapping[str, Any], environ: Mapping[str, str], warnings: list[str]
+) -> Mapping[str, ProviderEntry]:
+    """The tables, with variables expanded, and a table for each provider whose key is in the environment."""
+    found: dict[str, ProviderEntry] = {}
+    for name, table in tables.items():
+        entry = msgspec.convert(table, ProviderEntry)
+        kind = entry.kind or name
+        if kind not in KINDS:
+            raise ConfigError(f"providers.{name} needs a kind: one of {', '.join(KINDS)}")
+        texts = {header: _expand(text, name, environ, warnings) for header, text in entry.headers.items()}
+        found[name] = msgspec.structs.replace(
+            entry,
+            kind=kind,
+            url=_expand(entry.url, name, environ, warnings) or environ.get(URLS.get(name, ""), ""),
+            key=_expand(entry.key, name, environ, warnings) or environ.get(KEYS.get(name, ""), ""),
+            headers=texts,
+        )
+    for name, variable in KEYS.items():
+        if name not in found and environ.get(variable):
+            found[name] = ProviderEntry(name, environ.get(URLS.get(name, ""), ""), environ[variable])
+    return found
+
+
+def _expand(text: str, provider: str, environ: Mapping[str, str], warnings: list[str]) -> str:
+    warnings += (
+        f"providers.{provider} names ${match[1]}, which is not in the environment"
+        for match in _VARIABLE.finditer(text)
+        if match[1] not in environ
+    )
+    return _VARIABLE.sub(lambda match: environ.get(match[1], ""), text)
