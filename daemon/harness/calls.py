@@ -1,0 +1,224 @@
+"""Carry out one tool call on its worker and say how it went as a result record."""
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any, Final, assert_never
+
+from daemon.harness import edit, tools
+from daemon.harness.tools import BadCall, Edit, Read, Run, Write
+from daemon.pool import Output, Pool, Refused, WorkerGone
+from daemon.protocol import frames, records
+from daemon.protocol.records import Config, Record, WorkerRef, draft
+
+MAX_FILE: Final = 32 << 20  # bytes of a file that `edit` takes whole
+MAX_IMAGE: Final = 20 << 20  # bytes of an image that `read` brings back
+SNIFF: Final = 16  # bytes that tell an image's type
+UNKNOWN: Final = "interrupted, effect unknown"
+
+IMAGES: Final = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"BM", "image/bmp"),
+    (b"II*\x00", "image/tiff"),
+    (b"MM\x00*", "image/tiff"),
+)
+
+
+def image_type(head: bytes) -> str:
+    """The image type that a file's first bytes show, empty when they show none."""
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "image/webp"
+    return next((type for magic, type in IMAGES if head.startswith(magic)), "")
+
+
+class Calls:
+    """What the tools do, on a pool of workers. Every method answers with a result; none raises for a bad call."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def perform(
+        self,
+        session: str,
+        config: Config,
+        call: Record,
+        *,
+        age: float | None = None,
+        on_output: Callable[[bytes], None] | None = None,
+    ) -> Record:
+        """The result of `call`, a record not yet appended.
+
+        `age`: seconds since the call was recorded, given when an earlier daemon may have begun it; then the worker
+        is asked first and nothing is done twice.
+        """
+        try:
+            body = records.call_of(call)
+            wanted = tools.parse(body, config.tools)
+            ref = _worker(config, wanted.worker)
+            match wanted:
+                case Run():
+                    return await self._run(session, call.id, wanted, ref, age, on_output)
+                case Read():
+                    return await self._read(call.id, wanted, ref, config.input)
+                case Write():
+                    return await self._write(session, call.id, wanted, ref, age)
+                case Edit():
+                    return await self._edit(session, call.id, wanted, ref, age)
+                case _:
+                    assert_never(wanted)
+        except (BadCall, records.BadRecord) as error:
+            return _failed(call.id, str(error))
+        except Refused as error:
+            return _failed(call.id, str(error), worker=ref.name)
+        except WorkerGone as error:
+            return _failed(call.id, str(error), worker=ref.name)
+
+    async def _run(
+        self,
+        session: str,
+        call: str,
+        run: Run,
+        ref: WorkerRef,
+        age: float | None,
+        on_output: Callable[[bytes], None] | None,
+    ) -> Record:
+        output = await self._pool.run(
+            ref.name,
+            session,
+            call,
+            run.code,
+            interpreter=run.interpreter,
+            cwd=ref.cwd,
+            timeout=run.timeout,
+            age=age,
+            on_output=on_output,
+        )
+        return _ran(call, ref.name, output, run.timeout)
+
+    async def _read(self, call: str, read: Read, ref: WorkerRef, takes: tuple[str, ...]) -> Record:
+        head = await self._pool.read(ref.name, read.path, cwd=ref.cwd, limit=SNIFF)
+        if type := image_type(head.data):
+            return await self._image(call, read, ref, type, head.size, takes)
+        content = await self._pool.read(
+            ref.name,
+            read.path,
+            cwd=ref.cwd,
+            offset=read.offset,
+            limit=min(read.limit or frames.MAX_LINES, frames.MAX_LINES),
+            unit="lines",
+            max_bytes=frames.MAX_TAIL,
+        )
+        data = content.data
+        if b"\0" in data:
+            raise BadCall(
+                f"{read.path} is binary, {content.size} bytes; `read` shows text. Use `run` to look into it."
+            )
+        text = data.decode("utf-8", "replace")
+        last = read.offset + content.lines - 1
+        if content.lines == 0 and read.offset > 1:
+            text = f"[the file has fewer than {read.offset} lines]"
+        elif content.size == 0:
+            text = "[the file is empty]"
+        elif not content.end:
+            text = text.removesuffix("\n") + f"\n[lines {read.offset} to {last}; more from offset {last + 1}]"
+        return draft("result", text, for_=call, worker=ref.name)
+
+    async def _image(
+        self, call: str, read: Read, ref: WorkerRef, type: str, size: int, takes: tuple[str, ...]
+    ) -> Record:
+        if type not in takes:
+            raise BadCall(
+                f"{read.path} is an image ({type}, {size} bytes) and this session takes "
+                f"{', '.join(t for t in takes if t.startswith('image/')) or 'no images'}."
+            )
+        content = await self._pool.read(ref.name, read.path, cwd=ref.cwd, max_bytes=MAX_IMAGE)
+        return draft("result", content.data, type, for_=call, worker=ref.name)
+
+    async def _write(
+        self, session: str, call: str, write: Write, ref: WorkerRef, age: float | None
+    ) -> Record:
+        data = write.content.encode("utf-8", "replace")
+        done = await self._before(session, call, ref, age)
+        if done is None:
+            await self._pool.write(ref.name, write.path, data, cwd=ref.cwd, session=session, call=call)
+        elif done.unknown:
+            return _ran(call, ref.name, done, 0)
+        return draft("result", f"Wrote {len(data)} bytes to {write.path}.", for_=call, worker=ref.name)
+
+    async def _edit(self, session: str, call: str, wanted: Edit, ref: WorkerRef, age: float | None) -> Record:
+        done = await self._before(session, call, ref, age)
+        if done is not None and done.unknown:
+            return _ran(call, ref.name, done, 0)
+        if done is not None:
+            return draft("result", f"Edited {wanted.path}.", for_=call, worker=ref.name)
+        content = await self._pool.read(ref.name, wanted.path, cwd=ref.cwd, max_bytes=MAX_FILE)
+        try:
+            data, lines = edit.apply(content.data, wanted.old, wanted.new, wanted.all)
+        except edit.EditError as error:
+            raise BadCall(f"{wanted.path}: {error}. Nothing was changed.") from error
+        digest = sha256(content.data).hexdigest()
+        await self._pool.write(
+            ref.name, wanted.path, data, cwd=ref.cwd, session=session, call=call, expect=digest
+        )
+        where = f"line {lines[0]}" if len(lines) == 1 else f"{len(lines)} places"
+        return draft("result", f"Edited {wanted.path}, {where}.", for_=call, worker=ref.name)
+
+    async def _before(self, session: str, call: str, ref: WorkerRef, age: float | None) -> Output | None:
+        """What an earlier daemon's try of this call came to; None when there was none."""
+        return None if age is None else await self._pool.attach(ref.name, session, call, age=age)
+
+
+def unknown(call: str, worker: str, why: str) -> Record:
+    """A result for a call of which nobody can say what it did."""
+    return _failed(call, f"{UNKNOWN}: {why}", worker=worker)
+
+
+def worker_of(call: Record) -> str:
+    """The worker that a call names, empty when its arguments do not say."""
+    try:
+        value = tools.parse(records.call_of(call), tuple(tools.SETS["default"]))
+    except (BadCall, records.BadRecord):
+        return ""
+    return value.worker
+
+
+def _worker(config: Config, name: str) -> WorkerRef:
+    for ref in config.workers:
+        if ref.name == name:
+            return ref
+    there = ", ".join(ref.name for ref in config.workers) or "none"
+    raise BadCall(f"There is no worker {name!r} in this session. Its workers: {there}. Nothing was done.")
+
+
+def _failed(call: str, message: str, **fields: Any) -> Record:
+    return draft("result", message, for_=call, failed=True, **fields)
+
+
+def _ran(call: str, worker: str, output: Output, timeout: float) -> Record:
+    lines = []
+    if output.reset:
+        lines.append(f"[environment was reset: {output.reset}; its variables and current folder are lost]")
+    text = output.text.decode("utf-8", "replace")
+    notes = list(output.notes)
+    if output.stopped == "timeout":
+        notes.append(f"stopped at its time limit of {timeout:g} s")
+    elif output.stopped:
+        notes.append("stopped on request")
+    if output.unknown:
+        notes.append(f"{UNKNOWN}: {output.unknown}")
+    if text:
+        lines.append(text.removesuffix("\n"))
+    lines += [f"[{note}]" for note in notes]
+    return draft(
+        "result",
+        "\n".join(lines),
+        for_=call,
+        worker=worker,
+        exit=output.exit,
+        seconds=round(output.seconds, 3),
+        truncated=output.truncated,
+        full_output=output.full_output,
+        failed=bool(output.unknown or output.stopped == "interrupt"),
+    )

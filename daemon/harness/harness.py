@@ -1,0 +1,327 @@
+"""The harness: sessions made, posted to, stepped, stopped and told about; the only one that appends records."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
+from typing import Final
+
+import aiohttp
+import structlog
+from msgspec import Struct
+
+from daemon.harness import prompt, tools
+from daemon.harness.errors import (
+    Conflict,
+    Ended,
+    HarnessError,
+    Invalid,
+    Malformed,
+    NoSpace,
+    NotFound,
+    TooLarge,
+    Unready,
+    Unsupported,
+)
+from daemon.harness.live import Live
+from daemon.harness.session import Session
+from daemon.harness.sessions import Sessions
+from daemon.harness.step import Models, Stepper
+from daemon.harness.stopping import end_calls
+from daemon.pool import Pool
+from daemon.protocol import api
+from daemon.protocol.records import Config, Status, draft, error_draft, json_draft
+from daemon.provider.base import ProviderError
+from daemon.statefile.store import Store
+from daemon.statefile.writer import DamagedError, Log, NoSpaceError
+
+NEEDS_STEP: Final = frozenset({"open", "interrupted"})
+MAX_NAME: Final = 200  # characters of `via` and of an idempotency key
+MEDIA: Final = re.compile(r"(text|image|audio|video|application)/[\w.+-]+(\s*;.*)?", re.ASCII)
+
+log = structlog.get_logger()
+
+
+class Part(Struct, frozen=True):
+    """One part of a post: media type and bytes."""
+
+    type: str
+    body: bytes
+
+
+class Harness:
+    """All sessions of one data folder. Its tasks live in `group`; cancelling that is shutting down."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        pool: Pool,
+        models: Models,
+        http: aiohttp.ClientSession,
+        default_model: str,
+        release: str,
+        clock: Callable[[], datetime],
+        group: asyncio.TaskGroup,
+    ) -> None:
+        self._store = store
+        self._pool = pool
+        self._models = models
+        self._default_model = default_model
+        self._group = group
+        self._stepper = Stepper(
+            pool=pool, models=models, http=http, group=group, release=release, clock=clock
+        )
+        self._sessions = Sessions(store)
+        self._started = clock()
+        self.ready = False
+
+    async def create(self, create: api.Create) -> str:
+        """Make a session and return its id. Raises Invalid, NotFound (of `from`), NoSpace."""
+        if create.from_:
+            return await self._copy(create)
+        model = create.model or self._default_model
+        try:
+            provider, known = self._models.resolve(model)
+            tools.names(create.tools)
+        except (ProviderError, ValueError) as error:
+            raise Invalid(str(error)) from error
+        if why := provider.check_params(create.params):
+            raise Invalid(f"params: {why}")
+        for name in ("cost", "ttl"):
+            if getattr(create.limits, name):
+                raise Invalid(f"limits.{name}: this release keeps no such limit; leave it out")
+        if len({ref.name for ref in create.workers}) < len(create.workers):
+            raise Invalid("workers: each name may stand once")
+        config = Config(
+            model=model,
+            tools=create.tools,
+            workers=create.workers,
+            context=create.context,
+            input=create.input or known.input,
+            params=create.params,
+            limits=create.limits,
+        )
+        drafts = [
+            draft("start"),
+            json_draft("config", config),
+            draft("system", prompt.SYSTEM, source="harness"),
+        ]
+        if create.instructions.strip():
+            drafts.append(draft("system", create.instructions, source="session"))
+        with _translated():
+            id, _ = await self._store.create(*drafts)
+        return id
+
+    async def info(self, id: str) -> api.Info:
+        """What stands about a session. Raises NotFound."""
+        return await self._sessions.info(id)
+
+    async def list(
+        self, status: Status | None = None, limit: int = 100, after: str = ""
+    ) -> Sequence[api.Info]:
+        """Sessions, newest updated first. Raises Malformed for an unknown `after`."""
+        infos = []
+        for id in self._store.ids():
+            try:
+                infos.append(await self.info(id))
+            except NotFound:
+                continue  # removed by hand since the folder was read
+        infos.sort(key=lambda info: (info.updated, info.id), reverse=True)
+        if after:
+            ids = [info.id for info in infos]
+            if after not in ids:
+                raise Malformed(f"after: there is no session {after}")
+            infos = infos[ids.index(after) + 1 :]
+        return [info for info in infos if status is None or info.status == status][:limit]
+
+    async def post(self, id: str, via: str, parts: Sequence[Part], key: str = "") -> int:
+        """Append one message per part and kick the session once; returns the last one's number, durable by then.
+
+        With `key`, the same key and parts again append nothing and return the first post's number.
+        Raises NotFound, Malformed, Conflict, Ended, TooLarge, Unsupported, NoSpace, Unready.
+        """
+        _check_name("via", via)
+        if key:
+            _check_name(api.IDEMPOTENCY_HEADER, key)
+        _check_parts(parts)
+        session = await self._sessions.get(id)
+        with _translated():
+            async with session.posting:
+                last = session.chain.posts.get(key) if key else None
+                if last is None:
+                    self._check_writable(session)
+                    drafts = [
+                        draft("message", part.body, part.type, via=via, idempotency_key=key) for part in parts
+                    ]
+                    last = (await session.append(*drafts, durable=False))[-1].n
+                    self._kick(session)
+                else:
+                    await _check_same(session, last, key, parts)
+            await session.log.sync()
+        return last
+
+    async def retry(self, id: str) -> Status:
+        """Kick from the tip and permit one step of a failed session. Raises NotFound, Ended, Conflict, Unready."""
+        session = await self._sessions.get(id)
+        self._check_writable(session)
+        session.permit = True
+        self._kick(session)
+        return self._sessions.describe(session).status
+
+    async def stop(self, id: str, via: str) -> None:
+        """Cut the step; returns when every call has a result and an error record names `via`, within 10 s.
+
+        Raises NotFound, and Conflict when the session is not stepping.
+        """
+        _check_name("via", via)
+        session = await self._sessions.get(id)
+        if not session.stepping:
+            raise Conflict(f"session {id} is not stepping: it is {session.chain.status}")
+        if session.stop_by is None:
+            session.stop_by = via
+            session.stopped.clear()
+            if session.one_pass is not None:
+                session.one_pass.cancel()
+        await session.stopped.wait()
+
+    async def log(self, id: str) -> Log:
+        """The session's log, to read from. Raises NotFound."""
+        return await self._sessions.log(id)
+
+    def live(self, id: str) -> AbstractContextManager[Live]:
+        """What streams past in a session, for as long as the context is open."""
+        return self._sessions.readers(id).read()
+
+    def workers(self) -> Sequence[api.WorkerInfo]:
+        """Every worker known to the pool."""
+        return self._pool.list()
+
+    async def resume(self) -> None:
+        """Kick every session that needs a step; a failed one waits for a retry or a message."""
+        for id in self._store.ids():
+            try:
+                session = await self._sessions.get(id)
+            except HarnessError as error:
+                log.error("session not resumed", session=id, why=str(error))
+                continue
+            if session.log.damage is None and session.chain.status in NEEDS_STEP:
+                self._kick(session)
+        self.ready = True
+
+    def _kick(self, session: Session) -> None:
+        """Step the session until nothing is open; during a pass: look once more before the runner stops."""
+        session.again = True
+        if session.runner is None:
+            session.runner = self._group.create_task(self._run(session), name=f"session {session.id}")
+
+    async def _run(self, session: Session) -> None:
+        try:
+            while session.again:
+                session.again = False
+                if session.stop_by is None:
+                    session.one_pass = self._group.create_task(self._pass(session), name=f"pass {session.id}")
+                    await asyncio.wait({session.one_pass})
+                    session.one_pass = None
+                if session.stop_by is not None:
+                    await self._write_stop(session, session.stop_by)
+                    session.stop_by = None
+        finally:
+            session.runner = None
+            session.stopped.set()
+            self._sessions.note(session)
+
+    async def _pass(self, session: Session) -> None:
+        """Step until the session is closed, failed or ended. The broad `except` around a step stands here."""
+        try:
+            while session.chain.status in NEEDS_STEP or (session.permit and session.chain.status == "failed"):
+                session.permit = False
+                await self._stepper.step(session)
+            session.permit = False
+        except NoSpaceError as error:
+            await self._fail(
+                session, "no_space", f"the data folder cannot be written ({error}): make room, then retry"
+            )
+        except Exception as error:  # noqa: BLE001 - one of the two places that may: see the docstring
+            log.exception("step failed", session=session.id)
+            why = f"this step failed inside the harness ({type(error).__name__}); its log says more"
+            await self._fail(session, "internal", why)
+
+    async def _fail(self, session: Session, code: str, why: str, via: str = "") -> None:
+        log.error("session failed", session=session.id, code=code, why=why)
+        try:
+            await session.append(error_draft(code, why, via=via))
+        except (NoSpaceError, DamagedError) as error:
+            log.error("the error could not be recorded", session=session.id, why=str(error))
+
+    async def _write_stop(self, session: Session, via: str) -> None:
+        drafts = await end_calls(session, self._pool, self._started)
+        try:
+            await session.append(*drafts, error_draft("stopped", f"stopped by {via}", via=via))
+        except (NoSpaceError, DamagedError) as error:
+            log.error("the stop could not be recorded", session=session.id, why=str(error))
+
+    def _check_writable(self, session: Session) -> None:
+        if not self.ready:
+            raise Unready("the daemon is starting; try again in a moment")
+        if session.chain.status in ("ended", "expired"):
+            raise Ended(f"session {session.id} has {session.chain.status}; a copy of it can go on")
+        if (damage := session.log.damage) is not None:
+            raise Conflict(
+                f"session {session.id} is damaged at record {damage.n}, byte {damage.offset} ({damage.reason}); "
+                "it can be read up to there and copied from there"
+            )
+
+    async def _copy(self, create: api.Create) -> str:
+        extra = [
+            name
+            for name in ("model", "context", "workers", "input", "params", "tools", "instructions")
+            if getattr(create, name)
+        ]
+        if extra:
+            raise Invalid(f"{extra[0]}: a copy takes it from its source; leave it out")
+        source = await self._sessions.log(create.from_)
+        with _translated():
+            return await self._store.copy(create.from_, create.n or source.n + 1)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn what the state file says into what a client is told."""
+    try:
+        yield
+    except NoSpaceError as error:
+        raise NoSpace(f"the data folder cannot be written: {error}") from error
+    except DamagedError as error:
+        raise Conflict(str(error)) from error
+
+
+async def _check_same(session: Session, last: int, key: str, parts: Sequence[Part]) -> None:
+    """Raises Conflict unless the post under `key` that ends with record `last` had these very parts."""
+    stored = await session.log.read(max(1, last - len(parts)), last)
+    before, own = stored[: -len(parts)], stored[-len(parts) :]
+    same = [(record.header.type, record.body) for record in own] == [(part.type, part.body) for part in parts]
+    if not same or any(record.header.idempotency_key == key for record in before):
+        raise Conflict(f"{api.IDEMPOTENCY_HEADER} {key!r} was used for another post here; take a new key")
+
+
+def _check_name(field: str, value: str) -> None:
+    if not value.strip():
+        raise Malformed(f"{field} is required: the name of who acts")
+    if len(value) > MAX_NAME or not value.isprintable():
+        raise Malformed(f"{field}: at most {MAX_NAME} printable characters")
+
+
+def _check_parts(parts: Sequence[Part]) -> None:
+    if not parts:
+        raise Malformed("the post has no parts: send a body, or one part per message")
+    if (size := sum(len(part.body) for part in parts)) > api.MAX_POST:
+        raise TooLarge(
+            f"the post has {size} bytes, at most {api.MAX_POST} are taken; write a file to a worker"
+        )
+    for part in parts:
+        if not MEDIA.fullmatch(part.type):
+            raise Unsupported(f"media type {part.type!r} cannot be posted; text/plain or an image type can")
+        if not part.body.strip():
+            raise Malformed("the message is empty")

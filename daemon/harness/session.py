@@ -1,0 +1,67 @@
+"""One session in memory: its log, the fold of its records, and who is at work on it."""
+
+import asyncio
+from typing import Final
+
+from daemon.chain import Chain
+from daemon.harness.live import LiveReaders
+from daemon.protocol.records import Record
+from daemon.provider.base import Wire
+from daemon.statefile.writer import Log
+
+BIG: Final = (
+    1 << 20
+)  # bytes; from here on the log writes off the loop, so an append could be cancelled half way
+
+
+class Session:
+    """A session that is loaded. Only the harness appends, and only through `append`."""
+
+    def __init__(self, id: str, log: Log, chain: Chain, live: LiveReaders) -> None:
+        self.id = id
+        self.log = log
+        self.chain = chain
+        self.live = live
+        self.wire = Wire()
+        self.calls: dict[str, asyncio.Task[Exception | None]] = {}
+        self.runner: asyncio.Task[None] | None = None
+        self.one_pass: asyncio.Task[None] | None = None
+        self.again = False  # kicked: look once more before the runner stops
+        self.permit = False  # a retry was asked for: one step although the session failed
+        self.stop_by: str | None = None
+        self.stopped = asyncio.Event()
+        self.posting = asyncio.Lock()
+        self._appending = asyncio.Lock()
+
+    @property
+    def stepping(self) -> bool:
+        return self.runner is not None
+
+    @property
+    def busy(self) -> bool:
+        """Somebody works on it, appends to it or watches it: it must stay in memory."""
+        return (
+            self.runner is not None
+            or bool(self.calls)
+            or bool(self.live)
+            or self.posting.locked()
+            or self._appending.locked()
+        )
+
+    async def append(self, *drafts: Record, durable: bool = True) -> list[Record]:
+        """Append records as one write and fold them in; with `durable` they are on disk when this returns."""
+        if sum(len(record.body) for record in drafts) < BIG:
+            stored = await self._append(drafts)
+        else:
+            task = asyncio.get_running_loop().create_task(self._append(drafts), name=f"append {self.id}")
+            stored = await asyncio.shield(task)
+        if durable:
+            await self.log.sync()
+        return stored
+
+    async def _append(self, drafts: tuple[Record, ...]) -> list[Record]:
+        async with self._appending:
+            stored = await self.log.append(*drafts, durable=False)
+            for record in stored:
+                self.chain.add(record)
+        return stored

@@ -1,0 +1,111 @@
+"""The sessions that are loaded, least recently used dropped first, and what is known of those that are not."""
+
+import asyncio
+from collections import OrderedDict
+from typing import Final
+from weakref import WeakValueDictionary
+
+from daemon import chain as chains
+from daemon.harness.errors import Conflict, NotFound
+from daemon.harness.live import LiveReaders
+from daemon.harness.session import Session
+from daemon.protocol import api, records
+from daemon.protocol.records import Config, Status
+from daemon.statefile.store import Store
+from daemon.statefile.writer import Log, MissingError
+
+KEPT: Final = 64  # idle sessions kept in memory
+
+
+class Sessions:
+    """Loads a session's file once and keeps it while it is in use."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._loaded: OrderedDict[str, Session] = OrderedDict()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._readers: WeakValueDictionary[str, LiveReaders] = WeakValueDictionary()
+        self._infos: dict[str, api.Info] = {}
+
+    async def get(self, id: str) -> Session:
+        """The session, loaded where it was not. Raises NotFound; Conflict where a record's body does not parse."""
+        if (session := self._loaded.get(id)) is not None:
+            self._loaded.move_to_end(id)
+            return session
+        lock = self._locks.setdefault(id, asyncio.Lock())
+        async with lock:
+            if (session := self._loaded.get(id)) is None:
+                session = await self._load(id)
+                self._loaded[id] = session
+                self.note(session)
+                self._shed()
+            return session
+
+    async def log(self, id: str) -> Log:
+        """The session's log, without folding its records. Raises NotFound."""
+        if (session := self._loaded.get(id)) is not None:
+            return session.log
+        try:
+            return await self._store.open(id)
+        except MissingError as error:
+            raise NotFound(f"there is no session {id}") from error
+
+    async def info(self, id: str) -> api.Info:
+        """What stands about a session; from memory for one that nothing has touched. Raises NotFound."""
+        if (session := self._loaded.get(id)) is not None:
+            return self.describe(session)
+        if (known := self._infos.get(id)) is not None:
+            return known
+        return self.describe(await self.get(id))
+
+    def readers(self, id: str) -> LiveReaders:
+        """The live readers of a session, loaded or not."""
+        return self._readers.setdefault(id, LiveReaders())
+
+    def note(self, session: Session) -> None:
+        """Keep what stands about a session for when it is not loaded."""
+        self._infos[session.id] = self.describe(session)
+
+    def forget(self, session: Session) -> None:
+        """Drop a session from memory; its file is read again at the next use."""
+        self.note(session)
+        self._loaded.pop(session.id, None)
+
+    def describe(self, session: Session) -> api.Info:
+        chain, damage = session.chain, session.log.damage
+        status: Status = "stepping" if session.stepping else chain.status
+        if damage is not None:
+            status = "damaged"
+        return api.Info(
+            id=session.id,
+            status=status,
+            config=chain.config or Config(model=""),
+            created=chain.created,
+            updated=chain.updated,
+            n=chain.n,
+            prompt=chain.prompt,
+            usage=chain.usage,
+            title=chain.title,
+            from_=self._store.origin(session.id),
+            damage=f"record {damage.n} at byte {damage.offset}: {damage.reason}"
+            if damage is not None
+            else "",
+        )
+
+    async def _load(self, id: str) -> Session:
+        log = await self.log(id)
+        found = await log.read()
+        try:
+            chain = await asyncio.to_thread(chains.fold, found, id)
+        except records.BadRecord as error:
+            raise Conflict(f"session {id} cannot be used: {error}") from error
+        if (origin := self._store.origin(id)) is not None:
+            chain.posts = {key: n for key, n in chain.posts.items() if n >= origin.n}
+        return Session(id, log, chain, self.readers(id))
+
+    def _shed(self) -> None:
+        extra = len(self._loaded) - KEPT
+        for session in list(self._loaded.values()) if extra > 0 else ():
+            if extra > 0 and not session.busy:
+                self.forget(session)
+                extra -= 1
