@@ -54,9 +54,11 @@ class Calls:
         is asked first and nothing is done twice.
         """
         try:
-            body = records.call_of(call)
-            wanted = tools.parse(body, config.tools)
+            wanted = tools.parse(records.call_of(call), config.tools)
             ref = _worker(config, wanted.worker)
+        except (BadCall, records.BadRecord) as error:
+            return _failed(call.id, str(error))
+        try:
             match wanted:
                 case Run():
                     return await self._run(session, call.id, wanted, ref, age, on_output)
@@ -68,11 +70,7 @@ class Calls:
                     return await self._edit(session, call.id, wanted, ref, age)
                 case _:
                     assert_never(wanted)
-        except (BadCall, records.BadRecord) as error:
-            return _failed(call.id, str(error))
-        except Refused as error:
-            return _failed(call.id, str(error), worker=ref.name)
-        except WorkerGone as error:
+        except (BadCall, Refused, WorkerGone) as error:
             return _failed(call.id, str(error), worker=ref.name)
 
     async def _run(

@@ -33,8 +33,9 @@ from daemon.pool import Pool
 from daemon.protocol import api
 from daemon.protocol.records import Config, Status, draft, error_draft, json_draft
 from daemon.provider.base import ProviderError
+from daemon.statefile.errors import DamagedError, NoSpaceError
 from daemon.statefile.store import Store
-from daemon.statefile.writer import DamagedError, Log, NoSpaceError
+from daemon.statefile.writer import Log
 
 NEEDS_STEP: Final = frozenset({"open", "interrupted"})
 MAX_NAME: Final = 200  # characters of `via` and of an idempotency key
@@ -243,7 +244,7 @@ class Harness:
             await self._fail(
                 session, "no_space", f"the data folder cannot be written ({error}): make room, then retry"
             )
-        except Exception as error:  # noqa: BLE001 - one of the two places that may: see the docstring
+        except Exception as error:
             log.exception("step failed", session=session.id)
             why = f"this step failed inside the harness ({type(error).__name__}); its log says more"
             await self._fail(session, "internal", why)

@@ -11,8 +11,9 @@ from daemon.harness.live import LiveReaders
 from daemon.harness.session import Session
 from daemon.protocol import api, records
 from daemon.protocol.records import Config, Status
+from daemon.statefile.errors import MissingError
 from daemon.statefile.store import Store
-from daemon.statefile.writer import Log, MissingError
+from daemon.statefile.writer import Log
 
 KEPT: Final = 64  # idle sessions kept in memory
 

@@ -167,9 +167,7 @@ class Stepper:
             await session.append(result)
             if result.header.worker:
                 self._pool.ack(result.header.worker, session.id, call.id)
-        except (
-            Exception
-        ) as error:  # told to the pass that waits for it: an error here must not end the daemon
+        except Exception as error:  # noqa: BLE001 - told to the pass that waits for it; the daemon goes on
             return error
         finally:
             session.calls.pop(call.id, None)
