@@ -209,7 +209,7 @@ class Chain:
         usage = header.usage or Usage()
         self.steps += 1
         self.usage += usage
-        self.prompt, self.answer = usage.prompt, usage.output
+        before, self.prompt, self.answer = self.prompt, usage.prompt, usage.output
         self._upto = header.upto
         answer = _assistant_parts(blocks, header)
         self.answered = any(not isinstance(part, Raw) or part.text for part in answer)
@@ -218,7 +218,9 @@ class Chain:
         seen = [record for record in self._pending if record.n <= header.upto]
         self._pending = [record for record in self._pending if record.n > header.upto]
         self.pending_tokens = sum(map(_tokens, self._pending))
+        self.prompt = before  # notes on results say what they said in the request, or its cached bytes would change
         question = self._user_parts(seen) or (Text(GO_ON),)
+        self.prompt = usage.prompt
         self._settled += Turn("user", question), Turn("assistant", answer)
         self._closed_at.append(header.n)
         self._head = ()
