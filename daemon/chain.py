@@ -2,83 +2,42 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct
 
+from daemon import turns
 from daemon.protocol import records
-from daemon.protocol.records import CallBody, Config, Record, Status, Usage
+from daemon.protocol.records import CallBody, Config, Header, Record, Status, Usage
+from daemon.turns import Call, Media, Part, Raw, Result, Text, Turn
+
+__all__ = [
+    "Call",
+    "Chain",
+    "Context",
+    "Media",
+    "Part",
+    "Raw",
+    "Result",
+    "Text",
+    "Turn",
+    "context",
+    "fold",
+    "status",
+]
 
 TITLE: Final = 80  # characters of a session's title
 NO_RESULT: Final = "interrupted, effect unknown"
-MEDIA_TOKENS: Final = 1600  # what a large image costs with the vendors that say
 GO_ON: Final = "Go on."
 SILENT: Final = frozenset({"config", "system"})  # kinds that say nothing about where a session stands
-
-
-class Text(Struct, frozen=True):
-    """Words of either side."""
-
-    text: str
-
-
-class Media(Struct, frozen=True):
-    """An image or another attachment: media type and raw bytes."""
-
-    type: str
-    data: bytes
-
-
-class Call(Struct, frozen=True):
-    """A tool call as the provider sent it; `arguments` may not be valid JSON. `extra`: raw JSON it wants back."""
-
-    id: str
-    name: str
-    arguments: str
-    extra: bytes
-    provider: str
-
-
-class Result(Struct, frozen=True):
-    """The one result of a call; `failed` when it was refused, not carried out, or its outcome is unknown."""
-
-    call: str
-    name: str
-    content: tuple[Text | Media, ...]
-    failed: bool
-
-
-class Raw(Struct, frozen=True):
-    """A block only its own provider (and, for signatures, model) can read, byte for byte.
-
-    `text` is what another provider may be sent in its place; empty means that it is left out there.
-    """
-
-    provider: str
-    model: str
-    type: str
-    body: bytes
-    text: str
-
-
-Part = Text | Media | Call | Result | Raw
-
-
-class Turn(Struct, frozen=True):
-    """What one side said before the other answered. Turns alternate and the first is the user's.
-
-    In a user turn results come first. An assistant turn has at least one part.
-    """
-
-    role: Literal["user", "assistant"]
-    parts: tuple[Part, ...]
 
 
 class Context(Struct, frozen=True):
     """What the next request holds. `upto`: number of the last record in it.
 
     `settled` only ever grows while `epoch` stays the same, so a turn's wire form can be kept by its index;
-    `last` is the user turn that no step has seen yet, None when there is nothing new to answer.
+    `last` is the user turn that no step has seen yet, None when there is nothing new to answer; it is settled as
+    it stands when a step closes.
     """
 
     system: str
@@ -88,10 +47,22 @@ class Context(Struct, frozen=True):
     epoch: int
 
 
+class _Seen(Struct, frozen=True):
+    """A step that has answered: its number, and for each part of its question the record it came from or 0."""
+
+    n: int
+    origins: tuple[int, ...]
+
+
 class Chain:
     """The fold. `add` takes each record once, in order; what it costs does not depend on what came before.
 
     `session` is the id in the line that tells the model where it is; empty leaves the line out.
+
+    `prompt` and `answer` are the last step's tokens (after a summary an estimate of what is left), and
+    `pending_tokens` estimates what the next request holds on top of them. `answered`: the last step said
+    something that can be read, or called. `call_ids`: ids of all call records. `posts`: idempotency keys, with
+    the number of the last record under each.
     """
 
     def __init__(self, session: str = "") -> None:
@@ -103,28 +74,31 @@ class Chain:
         self.usage = Usage()
         self.prompt = 0
         self.answer = 0
+        self.answered = False
         self.steps = 0
-        self.answered = False  # the last step said something: words or a call, not thinking alone
         self.pending_tokens = 0
         self.workers_shown = ""
         self.call_ids: set[str] = set()
         self.posts: dict[str, int] = {}
         self._session = session
-        self._context = 0
+        self._first: Config | None = None
         self._start: datetime | None = None
         self._newest = ""
         self._ended: Status | None = None
         self._upto = 0
-        self._to_answer = 0
+        self._message = 0
+        self._result = 0
         self._epoch = 0
+        self._summed = 0
         self._system: list[Record] = []
         self._pending: list[Record] = []
         self._head: tuple[Part, ...] = ()
-        self._blocks: list[Record] = []
-        self._calls: dict[str, CallBody] = {}
+        self._blocks: list[tuple[Record, CallBody | None]] = []
+        self._calls: dict[str, CallBody] = {}  # of the last answer
+        self._asked = 0  # tokens of the prompt that it answered
         self._orphans: dict[str, Record] = {}
         self._settled: list[Turn] = []
-        self._closed_at: list[int] = []
+        self._seen: list[_Seen] = []
 
     @property
     def orphans(self) -> Sequence[Record]:
@@ -140,11 +114,17 @@ class Chain:
             return "failed"
         if self._orphans:
             return "interrupted"
-        return "open" if self._to_answer > self._upto else "closed"
+        return "open" if max(self._message, self._result) > self._upto else "closed"
 
     def add(self, record: Record) -> None:
-        """Take the next record in. Raises records.BadRecord when a body that must parse does not."""
+        """Take the next record in.
+
+        Raises records.BadRecord when a body that must parse does not; then nothing has changed, and who reads
+        the file treats the session as damaged at this record.
+        """
         header = record.header
+        config = records.config_of(record) if header.kind == "config" else None
+        call = records.call_of(record) if header.kind == "call" else None
         self.n = header.n
         self.updated = header.time
         if header.kind not in SILENT:
@@ -152,28 +132,29 @@ class Chain:
         match header.kind:
             case "start":
                 self.created = header.time
-                self._start = datetime.fromisoformat(header.time)
+                self._start = _instant(header.time)
             case "config":
-                first = self.config is None
-                self.config = records.config_of(record)
-                if first:
-                    self._context = self.config.context
+                self.config = config
+                self._first = self._first or config
             case "system":
                 self._add_system(record)
             case "message":
-                self.title = self.title or record.text().strip().partition("\n")[0][:TITLE]
+                self.title = self.title or record.text().strip().partition("\n")[0].rstrip()[:TITLE]
                 if header.idempotency_key:
                     self.posts[header.idempotency_key] = header.n
-                self._to_answer = header.n
+                self._message = header.n
                 self._wait(record)
             case "result":
-                self._orphans.pop(header.for_, None)
-                self._to_answer = header.n
-                self._wait(record)
+                known = self._orphans.pop(header.for_, None)
+                if known is not None and header.for_ in self._calls:
+                    self._result = header.n
+                    self._wait(record)
             case "error":
                 self._wait(record)
             case "text" | "thinking" | "call":
-                self._blocks.append(record)
+                self._blocks.append((record, call))
+                if call is not None:
+                    self.call_ids.add(header.id)
             case "step":
                 self._close(record)
             case "summary":
@@ -185,7 +166,9 @@ class Chain:
 
     def context(self) -> Context:
         """What a request built now would hold."""
-        parts = self._user_parts(self._pending)
+        parts, _ = self._question(self._pending)
+        if not parts and self.status == "open":
+            parts = (Text(GO_ON),)  # there was nothing to read in what was posted
         last = Turn("user", parts) if parts else None
         return Context(self._system_text(), self._settled, last, self.n, self._epoch)
 
@@ -196,107 +179,139 @@ class Chain:
             self._wait(record)
         else:
             self._system.append(record)
-            self.pending_tokens += _tokens(record)
+            self.pending_tokens += turns.tokens(record)
 
     def _wait(self, record: Record) -> None:
         self._pending.append(record)
-        self.pending_tokens += _tokens(record)
+        self.pending_tokens += turns.tokens(record)
 
     def _close(self, step: Record) -> None:
         header = step.header
-        blocks = [record for record in self._blocks if record.header.step == header.id]
+        blocks = [(record, call) for record, call in self._blocks if record.header.step == header.id]
         self._blocks.clear()  # blocks of a try that no step closed never enter
+        if not self.steps:
+            self._keep_unseen_system(header.upto)
         usage = header.usage or Usage()
         self.steps += 1
         self.usage += usage
-        before, self.prompt, self.answer = self.prompt, usage.prompt, usage.output
+        self.prompt, self.answer = usage.prompt, usage.output
         self._upto = header.upto
-        answer = _assistant_parts(blocks, header)
-        self.answered = any(not isinstance(part, Raw) or part.text for part in answer)
-        if not answer:
-            return  # nothing was said: what it saw is asked again, together with what comes next
-        seen = [record for record in self._pending if record.n <= header.upto]
-        self._pending = [record for record in self._pending if record.n > header.upto]
-        self.pending_tokens = sum(map(_tokens, self._pending))
-        self.prompt = before  # notes on results say what they said in the request, or its cached bytes would change
-        question = self._user_parts(seen) or (Text(GO_ON),)
-        self.prompt = usage.prompt
-        self._settled += Turn("user", question), Turn("assistant", answer)
-        self._closed_at.append(header.n)
-        self._head = ()
-        self._calls = {block.id: records.call_of(block) for block in blocks if block.kind == "call"}
-        self._orphans = {block.id: block for block in blocks if block.kind == "call"}
-        self.call_ids.update(self._calls)
+        said = turns.answer(blocks, header)
+        self.answered = any(not isinstance(part, Raw) or part.text.strip() for part in said)
+        if said:
+            self._settle(header, said, blocks)
+        # else what it saw is asked again, together with what comes next
+        self.pending_tokens = sum(turns.tokens(record) for record in self._pending if record.n > header.upto)
+
+    def _settle(
+        self, step: Header, said: tuple[Part, ...], blocks: Iterable[tuple[Record, CallBody | None]]
+    ) -> None:
+        question, origins = self._question(record for record in self._pending if record.n <= step.upto)
+        if not question:
+            question, origins = (Text(GO_ON),), (0,)
+        self._settled += Turn("user", question), Turn("assistant", said)
+        self._seen.append(_Seen(step.n, origins))
+        # A result that came too late for its step has been answered for; it would lack its call from here on.
+        self._pending = [r for r in self._pending if r.n > step.upto and r.kind != "result"]
+        self._head, self._result, self._asked = (), 0, self.prompt
+        self._calls = {block.id: call for block, call in blocks if call is not None}
+        self._orphans |= {block.id: block for block, call in blocks if call is not None}
+
+    def _keep_unseen_system(self, upto: int) -> None:
+        """What was written while the first step ran was not in its system text, which then stays as it was."""
+        unseen = [record for record in self._system if record.n > upto]
+        if unseen:
+            self._system = [record for record in self._system if record.n <= upto]
+            self._pending = sorted(self._pending + unseen, key=lambda record: record.n)
 
     def _summarise(self, record: Record) -> None:
         upto = record.header.upto
-        waiting = bool(self._orphans) or any(r.kind == "result" and r.n > upto for r in self._pending)
-        cut = sum(1 for n in self._closed_at if n <= upto)
-        if waiting and cut == len(self._closed_at):
-            cut -= 1  # the last answer's calls still need their results
-        kept = self._settled[2 * cut :]
-        if not kept:
+        if upto < self._summed:
+            return  # the summary that is there stands for more
+        self._summed = upto
+        cut = sum(1 for seen in self._seen if seen.n <= upto)
+        if cut and self._results_after(cut, upto):
+            cut -= 1  # the calls of that answer stay with their results
+        text = record.text()
+        self._head = (Text(text),) if text.strip() else ()
+        old, seen = self._settled[2 * cut :], self._seen[cut:]
+        self._settled, self._seen = [], []
+        for at, step in enumerate(seen):
+            keep = [
+                (part, n)
+                for part, n in zip(old[2 * at].parts, step.origins, strict=True)
+                if (at and isinstance(part, Result)) or (n > upto and not isinstance(part, Result))
+            ]
+            if not at:
+                keep = [(part, 0) for part in self._head] + keep
+                self._head = ()
+            keep = keep or [(Text(GO_ON), 0)]
+            self._settled += Turn("user", tuple(part for part, _ in keep)), old[2 * at + 1]
+            self._seen.append(_Seen(step.n, tuple(n for _, n in keep)))
+        if not seen:
             self._calls = {}
-        self._pending = [r for r in self._pending if r.n > upto]
-        self.pending_tokens = sum(map(_tokens, self._pending))
-        self._closed_at = self._closed_at[cut:]
-        self._head = (Text(record.text()),)
-        if kept:
-            rest = tuple(part for part in kept[0].parts if not isinstance(part, Result))
-            kept[0] = Turn("user", (*self._head, *rest))
-            self._head = ()
-        self._settled = kept
+        self._pending = [
+            r for r in self._pending if (r.header.for_ in self._calls if r.kind == "result" else r.n > upto)
+        ]
         self._epoch += 1
+        self.prompt, self.answer = sum(turns.part_tokens(p) for turn in self._settled for p in turn.parts), 0
+        self.pending_tokens = sum(map(turns.tokens, (*self._system, record, *self._pending)))
+
+    def _results_after(self, cut: int, upto: int) -> bool:
+        """Whether a result for the calls of answer `cut` - 1 lies past `upto`, or is still to come."""
+        if cut < len(self._seen):
+            parts, origins = self._settled[2 * cut].parts, self._seen[cut].origins
+            return any(isinstance(p, Result) and n > upto for p, n in zip(parts, origins, strict=True))
+        late = any(r.kind == "result" and r.n > upto for r in self._pending)
+        return late or any(call in self._orphans for call in self._calls)
 
     def _system_text(self) -> str:
         texts = [text for record in self._system if (text := record.text().strip())]
         if self._session:
-            limit = f", context limit {self._context} tokens" if self._context else ""
+            context = self._first.context if self._first is not None else 0
+            limit = f", context limit {context} tokens" if context else ""
             texts.insert(1, f"This is session {self._session}, started {self.created}{limit}.")
         return "\n\n".join(texts)
 
-    def _user_parts(self, waiting: Iterable[Record]) -> tuple[Part, ...]:
-        results: dict[str, Part] = {}
-        others: list[Part] = [*self._head]
+    def _question(self, waiting: Iterable[Record]) -> tuple[tuple[Part, ...], tuple[int, ...]]:
+        """The parts of a user turn, and the record each came from: every call's result, then all else."""
+        results: dict[str, Record] = {}
+        others: list[tuple[Part, int]] = [(part, 0) for part in self._head]
         for record in waiting:
             if record.kind == "result":
-                call = record.header.for_
-                if call in self._calls and call not in results:
-                    results[call] = self._result(record)
-            elif record.kind == "error":
-                others.append(Text(f"[{records.error_of(record).message}]"))
-            else:
-                part = _said(record)
-                if isinstance(part, Media) or part.text.strip():
-                    others.append(part)
-        for call in self._orphans:
-            results.setdefault(call, Result(call, self._calls[call].name, (Text(NO_RESULT),), True))
-        return (*results.values(), *others)
+                results[record.header.for_] = record
+            elif (part := turns.said(record)) is not None:
+                others.append((part, record.n))
+        first: list[tuple[Part, int]] = [
+            (self._answer(id, call, results.get(id)), results[id].n if id in results else 0)
+            for id, call in self._calls.items()
+        ]
+        together = first + others
+        return tuple(part for part, _ in together), tuple(n for _, n in together)
 
-    def _result(self, record: Record) -> Result:
-        header = record.header
-        name = self._calls[header.for_].name
-        body, note = _said(record), self._note(record)
-        if isinstance(body, Media):
-            return Result(header.for_, name, (body, Text(note)), header.failed)
-        gap = "\n" if body.text and not body.text.endswith("\n") else ""
-        return Result(header.for_, name, (Text(f"{body.text}{gap}{note}"),), header.failed)
+    def _answer(self, id: str, call: CallBody, record: Record | None) -> Result:
+        if record is None:
+            return Result(id, call.name, (Text(NO_RESULT),), True)
+        content, note = turns.content(record), self._note(record.header)
+        if isinstance(content, Media):
+            return Result(id, call.name, (content, Text(note)), record.header.failed)
+        gap = "\n" if content.text and not content.text.endswith("\n") else ""
+        return Result(id, call.name, (Text(f"{content.text}{gap}{note}"),), record.header.failed)
 
-    def _note(self, record: Record) -> str:
-        header = record.header
+    def _note(self, header: Header) -> str:
         notes = []
         if header.exit is not None:
             notes.append(f"exit {header.exit}")
         if header.seconds is not None:
             notes.append(f"took {header.seconds:.1f} s")
         if header.truncated:
-            notes.append(f"{header.truncated} earlier lines cut, the whole output is in {header.full_output}")
-        if self._start is not None:
-            since = (datetime.fromisoformat(header.time) - self._start).total_seconds()
-            notes.append(f"{since:.0f} s since the session's start")
-        if self.prompt:
-            notes.append(f"{self.prompt} tokens of context used")
-        return f"[{', '.join(notes)}]" if notes else "[done]"
+            where = f", the whole output is in {header.full_output}" if header.full_output else ""
+            notes.append(f"{header.truncated} earlier lines cut{where}")
+        if self._start is not None and (time := _instant(header.time)) is not None:
+            notes.append(f"{(time - self._start).total_seconds():.0f} s since the session's start")
+        if self._asked:
+            notes.append(f"{self._asked} tokens of context used")
+        return f"[{', '.join(notes) or 'done'}]"
 
 
 def fold(all_records: Iterable[Record], session: str = "") -> Chain:
@@ -317,31 +332,10 @@ def context(all_records: Iterable[Record], session: str = "") -> Context:
     return fold(all_records, session).context()
 
 
-def _tokens(record: Record) -> int:
-    """An estimate, on the high side, of what a record adds to a prompt."""
-    return MEDIA_TOKENS if record.header.type.startswith("image/") else len(record.body) // 3 + 8
-
-
-def _said(record: Record) -> Text | Media:
-    type = record.header.type
-    if type.startswith("text/") or type.endswith("json"):
-        return Text(record.text())
-    if type.startswith("image/"):
-        return Media(type, record.body)
-    return Text(f"[an attachment of type {type}, {len(record.body)} bytes, that cannot be shown here]")
-
-
-def _assistant_parts(blocks: Iterable[Record], step: records.Header) -> tuple[Part, ...]:
-    parts: list[Part] = []
-    for block in blocks:
-        provider = block.header.provider or step.provider
-        if block.kind == "call":
-            body = records.call_of(block)
-            parts.append(Call(block.id, body.name, body.arguments, bytes(body.extra), provider))
-        elif block.kind == "thinking":
-            parts.append(Raw(provider, step.model, block.header.type, block.body, ""))
-        elif not block.header.type.startswith("text/"):
-            parts.append(Raw(provider, step.model, block.header.type, block.body, block.text()))
-        elif (text := block.text()).strip():
-            parts.append(Text(text))
-    return tuple(parts)
+def _instant(time: str) -> datetime | None:
+    """A record's time; None for one that is not RFC 3339, which costs a note and not the session."""
+    try:
+        instant = datetime.fromisoformat(time)
+    except ValueError:
+        return None
+    return instant if instant.tzinfo else None
