@@ -1,9 +1,9 @@
 """The frames between a harness and its workers: one JSON header line, `len` raw bytes, a newline."""
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from daemon.protocol import framing
 
@@ -19,6 +19,8 @@ MAX_LINES: Final = 2000  # of a run's output that are sent back with its result
 MAX_TAIL: Final = 50 << 10  # bytes of the same
 LIVE_CHUNK: Final = 8 << 10  # newest bytes of output in one live chunk
 LIVE_EVERY: Final = 0.1  # seconds between two live chunks of one run
+
+Natural = Annotated[int, Meta(ge=0)]
 
 
 class _Frame(Struct, frozen=True, omit_defaults=True, tag_field="kind", kw_only=True):
@@ -40,7 +42,7 @@ class Run(_Frame, frozen=True, tag="run"):
     call: str
     interpreter: str = ""
     cwd: str = ""
-    timeout: float = 600.0
+    timeout: Annotated[float, Meta(ge=0)] = 600.0
 
 
 class Attach(_Frame, frozen=True, tag="attach"):
@@ -52,7 +54,7 @@ class Attach(_Frame, frozen=True, tag="attach"):
 
 
 class Interrupt(_Frame, frozen=True, tag="interrupt"):
-    """End one run by the ladder SIGINT, SIGTERM, SIGKILL. `done` comes at once, the run's own result as it ends."""
+    """End one run by the ladder SIGINT, SIGTERM, SIGKILL. `done` comes at once, the result as it ends."""
 
     id: int
     session: str
@@ -60,7 +62,7 @@ class Interrupt(_Frame, frozen=True, tag="interrupt"):
 
 
 class Kill(_Frame, frozen=True, tag="kill"):
-    """End every environment of a session and every process they started; `done` says what was ended and is left."""
+    """End every environment of a session and all processes they started; `done` says what is left."""
 
     id: int
     session: str
@@ -76,17 +78,17 @@ class Read(_Frame, frozen=True, tag="read"):
     id: int
     path: str
     cwd: str = ""
-    offset: int = 0
-    limit: int = 0
+    offset: Natural = 0
+    limit: Natural = 0
     unit: Literal["bytes", "lines"] = "bytes"
 
 
 class Write(_Frame, frozen=True, tag="write"):
     """A piece of a file; the file is replaced atomically when the piece with `last` has arrived.
 
-    `session` and `call`, where given, journal the write like a run, so it happens at most once. `mode` is for a
-    new file; an existing one keeps its own. `expect`, where given, is the SHA-256 (hex) of the content that is to
-    be replaced: another one is an error of code `changed` and nothing is written.
+    `session` and `call`, where given, journal the write like a run, so it happens at most once. `mode` is for
+    a new file; an existing one keeps its own. `expect`, where given, is the SHA-256 (hex) of the content that
+    is to be replaced: another one is an error of code `changed` and nothing is written.
     """
 
     id: int
@@ -94,7 +96,7 @@ class Write(_Frame, frozen=True, tag="write"):
     cwd: str = ""
     session: str = ""
     call: str = ""
-    mode: int = 0o644
+    mode: Annotated[int, Meta(ge=0, le=0o7777)] = 0o644
     expect: str = ""
     last: bool = False
 
@@ -118,8 +120,10 @@ class Update(_Frame, frozen=True, tag="update"):
 
 
 class Hello(_Frame, frozen=True, tag="hello"):
-    """First frame of a connection. `journal_age`: seconds since the worker's journal was begun; a call older than
-    it that the journal does not know may have run before the journal was lost. `runs`: [session, call] still known.
+    """First frame of a connection.
+
+    `journal_age`: seconds since the worker's journal was begun; a call older than it that the journal does
+    not know may have run before the journal was lost. `runs`: [session, call] still known.
     """
 
     protocol: int
@@ -159,15 +163,16 @@ class Unknown(_Frame, frozen=True, tag="unknown"):
 class Result(_Frame, frozen=True, tag="result"):
     """How a run ended; the body is the tail of its output within MAX_LINES and MAX_TAIL.
 
-    `exit` None: it has no status (stopped, lost). `truncated`: lines cut before the tail; `full_output`: path of all
-    of it on the worker. `reset`: why the environment was new at this run, `unknown`: why nobody can say what it
-    did; both empty as a rule. `stopped`: `interrupt` or `timeout` where one ended it. `notes`: lines for the model.
+    `exit` None: it has no status (stopped, lost). `truncated`: lines cut before the tail; `full_output`: path
+    of all of it on the worker. `reset`: why the environment was new at this run, `unknown`: why nobody can
+    say what it did; both empty as a rule. `stopped`: `interrupt` or `timeout` where one ended it. `notes`:
+    lines for the model.
     """
 
     id: int
     exit: int | None = None
     seconds: float = 0.0
-    truncated: int = 0
+    truncated: Natural = 0
     full_output: str = ""
     reset: str = ""
     unknown: str = ""
@@ -178,12 +183,12 @@ class Result(_Frame, frozen=True, tag="result"):
 class Bytes(_Frame, frozen=True, tag="bytes"):
     """A piece of the file that `read` asked for. `size` is the whole file's, in bytes.
 
-    With `unit` lines the last piece says the number of `lines` seen and whether that was the `end` of the file.
+    With `unit` lines the last piece says the number of `lines` seen and whether that was the file's `end`.
     """
 
     id: int
-    size: int = 0
-    lines: int = 0
+    size: Natural = 0
+    lines: Natural = 0
     end: bool = False
     last: bool = False
 
@@ -192,7 +197,7 @@ class Done(_Frame, frozen=True, tag="done"):
     """A request is carried out; the body, where there is one, is text on it. `size`: bytes written."""
 
     id: int
-    size: int = 0
+    size: Natural = 0
 
 
 ErrorCode = Literal[
@@ -210,7 +215,7 @@ ErrorCode = Literal[
 
 
 class Error(_Frame, frozen=True, tag="error"):
-    """A request is refused or could not be carried out; nothing was run. The body is the sentence that says why."""
+    """A request is refused or could not be carried out; nothing was run. The body is a sentence: why."""
 
     id: int
     code: ErrorCode = "failed"
@@ -228,10 +233,10 @@ class Pong(_Frame, frozen=True, tag="pong"):
 
 
 class Window(_Frame, frozen=True, tag="window"):
-    """The receiver of transfer `id` has taken up `bytes` more; the sender may have that many more on the way."""
+    """The receiver of transfer `id` has taken up `bytes` more; its sender may send that many more."""
 
     id: int
-    bytes: int
+    bytes: Natural
 
 
 ToWorker = Run | Attach | Interrupt | Kill | Read | Write | Ack | Update | Ping | Pong | Window
@@ -244,12 +249,16 @@ _to_harness = msgspec.json.Decoder(ToHarness).decode
 
 
 def encode(frame: Frame, body: bytes = b"") -> bytes:
-    """A frame's bytes; `len` is set from `body`."""
-    if len(body) > MAX_BODY:
-        raise framing.FramingError(f"body of {len(body)} bytes, where at most {MAX_BODY} fit a frame")
-    if body:
+    """A frame's bytes; `len` is set from `body`. Raises FramingError for one that the peer would refuse."""
+    if frame.len != len(body):
         frame = msgspec.structs.replace(frame, len=len(body))
-    return framing.encode(_encode(frame), body)
+    header = _encode(frame)
+    if len(header) > MAX_HEADER or len(body) > MAX_BODY:
+        raise framing.FramingError(
+            f"a frame with a header of {len(header)} bytes and a body of {len(body)},"
+            f" where at most {MAX_HEADER} and {MAX_BODY} fit"
+        )
+    return framing.encode(header, body)
 
 
 def worker_decoder() -> framing.Decoder[ToWorker]:

@@ -1,4 +1,4 @@
-"""Cut a byte stream into units of one JSON header line, `len` raw bytes and a newline; and join them again."""
+"""Cut a byte stream into units of a JSON header line, `len` raw bytes and a newline; and join them again."""
 
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -26,9 +26,10 @@ def encode(header: bytes, body: bytes) -> bytes:
 class Decoder(Generic[H]):
     """Units out of bytes that arrive in any pieces. `feed` takes bytes, `next` gives a whole unit or None.
 
-    `parse` turns a header line into an object with `len`; a ValueError from it becomes FramingError.
-    The limits (bytes) are checked before a body is waited for, so a peer cannot make us hold more.
-    `consumed` counts the bytes of all units given out. After a FramingError the decoder is spent.
+    `parse` turns a header line into an object with `len`; a ValueError or RecursionError from it becomes
+    FramingError. The limits (bytes) are checked before a body is waited for, so a peer cannot make us hold
+    more. `consumed` counts the bytes of all units given out. After a FramingError the decoder is spent:
+    `next` raises it again.
     """
 
     def __init__(self, parse: Callable[[bytes], H], max_header: int, max_body: int) -> None:
@@ -48,6 +49,7 @@ class Decoder(Generic[H]):
         return len(self._buffer) - self._start + (len(self._line) + 1 if self._header is not None else 0)
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes of the stream, in pieces of any size."""
         if self._start:
             del self._buffer[: self._start]
             self._searched -= self._start
@@ -69,7 +71,7 @@ class Decoder(Generic[H]):
             line = bytes(buffer[self._start : end])
             try:
                 header = self._parse(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:  # brackets a thousand deep are JSON too
                 raise FramingError(f"not a header line: {error}") from error
             if not 0 <= header.len <= self._max_body:
                 raise FramingError(f"body of {header.len} bytes, where 0 to {self._max_body} are allowed")

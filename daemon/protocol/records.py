@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from daemon.protocol import framing
 
@@ -37,7 +37,7 @@ Status = Literal["open", "interrupted", "failed", "closed", "stepping", "ended",
 
 
 class BadRecord(ValueError):
-    """A record's bytes are not what was written: its header does not parse, or its check sum differs."""
+    """A record cannot be read or written: header, body or check sum is wrong, or it is over the limits."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
@@ -98,7 +98,7 @@ class Header(Struct, frozen=True, omit_defaults=True, rename={"for_": "for"}):
 
 
 class Record(Struct, frozen=True):
-    """A header and its body. `raw` is the header's line as it stands in the file, empty before it is there."""
+    """A header and its body. `raw` is the header's line as it stands in the file, empty until it does."""
 
     header: Header
     body: bytes = b""
@@ -139,7 +139,7 @@ class Limits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
 
 class Config(Struct, frozen=True, omit_defaults=True):
-    """Body of a config record. `context`: tokens, 0 is the model's own limit. `input`: media types the model takes."""
+    """Body of a config record. `context`: tokens, 0 is the model's own limit. `input`: media types taken."""
 
     model: str
     tools: str | tuple[str, ...] = ""
@@ -148,6 +148,21 @@ class Config(Struct, frozen=True, omit_defaults=True):
     input: tuple[str, ...] = ()
     params: dict[str, Any] = {}
     limits: Limits = Limits()
+
+
+class _AnyWorker(WorkerRef, frozen=True, forbid_unknown_fields=False):
+    """A worker as a later release may have written it."""
+
+
+class _AnyLimits(Limits, frozen=True, forbid_unknown_fields=False):
+    """Limits as a later release may have written them."""
+
+
+class _AnyConfig(Config, frozen=True):
+    """A config as it is read: what a client asks for is strict, what stands in a file is not."""
+
+    workers: tuple[_AnyWorker, ...] = ()
+    limits: _AnyLimits = _AnyLimits()
 
 
 class CallBody(Struct, frozen=True, omit_defaults=True):
@@ -170,14 +185,14 @@ class ErrorBody(Struct, frozen=True):
 
 _encode = msgspec.json.Encoder().encode
 _header = msgspec.json.Decoder(Header).decode
-_config = msgspec.json.Decoder(Config).decode
+_config = msgspec.json.Decoder(_AnyConfig).decode
 _call = msgspec.json.Decoder(CallBody).decode
 _error = msgspec.json.Decoder(ErrorBody).decode
 
 
 def draft(kind: Kind, body: bytes | str = b"", type: str = TEXT, **fields: Any) -> Record:
     """A record not yet appended: the log gives it `n`, `time`, `len` and, where `id` is not given, an id."""
-    data = body.encode("utf-8", "replace") if isinstance(body, str) else body
+    data = mend(body).encode() if isinstance(body, str) else body
     return Record(Header(0, kind, fields.pop("id", ""), "", len(data), type, **fields), data)
 
 
@@ -188,12 +203,24 @@ def json_draft(kind: Kind, body: Struct, **fields: Any) -> Record:
 
 def error_draft(code: str, message: str, **fields: Any) -> Record:
     """An error record: `code` a short word, `message` a sentence a person can act on."""
-    return json_draft("error", ErrorBody(code, message), **fields)
+    return json_draft("error", ErrorBody(code, mend(message)), **fields)
+
+
+def mend(text: str) -> str:
+    """`text` as valid Unicode: halves of a surrogate pair joined, a lone one replaced by U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def config_of(record: Record) -> Config:
-    """The config in a config record's body. Raises BadRecord."""
-    return _body(_config, record)
+    """The config in a config record's body; fields of a later release are passed over. Raises BadRecord."""
+    read = _body(_config, record)
+    workers = tuple(WorkerRef(worker.name, worker.cwd) for worker in read.workers)
+    limits = Limits(**structs.asdict(read.limits))
+    return Config(read.model, read.tools, workers, read.context, read.input, read.params, limits)
 
 
 def call_of(record: Record) -> CallBody:
@@ -209,18 +236,24 @@ def error_of(record: Record) -> ErrorBody:
 def _body(decode: Callable[[bytes], T], record: Record) -> T:
     try:
         return decode(record.body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadRecord(f"record {record.n} ({record.kind}): its body does not parse: {error}") from error
+
+
+def essence(type: str) -> str:
+    """A media type without its parameters, in lower case."""
+    return type.partition(";")[0].strip().lower()
 
 
 def readable(type: str, body: bytes) -> str:
     """What a person reads of a body of media type `type`; empty where there is nothing to read."""
+    type = essence(type)
     if type.startswith("text/"):
         return body.decode("utf-8", "replace")
     if type.endswith("json"):
         try:
             value = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             return ""
         if isinstance(value, dict):
             for key in ("text", "thinking", "message"):
@@ -230,11 +263,25 @@ def readable(type: str, body: bytes) -> str:
 
 
 def encode(record: Record) -> tuple[bytes, bytes]:
-    """(header line with its check sum, the whole record's bytes) for a record whose header is complete."""
-    start = _encode(record.header)[:-1]
-    crc = zlib.crc32(record.body, zlib.crc32(start))
+    """(header line with its check sum, the whole record's bytes) for a record whose header is complete.
+
+    Raises BadRecord for one that `decoder` would refuse: no file gets a record it cannot be read past.
+    """
+    header, body = record.header, record.body
+    try:
+        start = _encode(header)[:-1]
+    except UnicodeEncodeError as error:
+        raise BadRecord(f"a header field of the {header.kind} record is not Unicode: {error}") from error
+    if header.len != len(body):
+        raise BadRecord(f"the header says {header.len} bytes, the body has {len(body)}")
+    if (size := len(start) + CRC_TAIL) > MAX_HEADER or len(body) > MAX_BODY:
+        raise BadRecord(
+            f"a {header.kind} record with a header of {size} bytes and a body of {len(body)},"
+            f" where at most {MAX_HEADER} and {MAX_BODY} fit"
+        )
+    crc = zlib.crc32(body, zlib.crc32(start))
     line = b'%b,"crc":"%08x"}' % (start, crc)
-    return line, framing.encode(line, record.body)
+    return line, framing.encode(line, body)
 
 
 def parse_header(line: bytes) -> Header:
@@ -243,7 +290,7 @@ def parse_header(line: bytes) -> Header:
         raise BadRecord("the header line does not end in its check sum")
     try:
         return _header(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadRecord(f"the header line does not parse: {error}") from error
 
 
