@@ -1,6 +1,7 @@
 """What every provider is: compile a context into a request body, decode the answer's bytes into blocks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
@@ -45,16 +46,23 @@ class Delta(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """How an answer ended. `stop` is the provider's own word, `end` what it means; `model` what it says served it."""
+    """How an answer ended. `stop` is the provider's own word, `end` what it means; `model` what it says served it.
+
+    `detail`: the provider's own sentence on why it stopped (a refusal), mostly empty.
+    """
 
     usage: Usage
     stop: str
     end: End
     model: str = ""
+    detail: str = ""
 
 
 class Retry(Struct, frozen=True):
-    """The request is tried again in `wait` seconds. `restart`: deltas and blocks given so far are void."""
+    """The request is tried again in `wait` seconds. `attempt`: the try that follows, from 2.
+
+    `restart`: deltas and blocks given so far are void.
+    """
 
     why: str
     wait: float
@@ -91,7 +99,8 @@ class ProviderError(Exception):
 class Wire:
     """The wire form of settled turns, kept between the steps of one session for one provider and model.
 
-    Owned by whoever steps the session; a provider fills it in `compile`. Cleared when `epoch`, provider or model change.
+    Owned by whoever steps the session; a provider fills it in `compile`. Cleared when epoch, provider or model
+    change.
     """
 
     def __init__(self) -> None:
@@ -133,11 +142,26 @@ class Request(Struct, frozen=True):
     marks: tuple[int, ...] = ()
 
 
+class Answer(Struct, frozen=True):
+    """An HTTP answer whose body is still to come: header names in lower case, the body in any pieces."""
+
+    status: int
+    headers: Mapping[str, str]
+    chunks: AsyncIterator[bytes]
+
+
+Transport = Callable[[Request], AbstractAsyncContextManager[Answer]]
+
+
 class Decoder(Protocol):
     """Turns an answer's bytes, in any pieces, into events."""
 
     def feed(self, data: bytes) -> list[Event]:
-        """Events complete by now; an Outcome is the last. Raises ProviderError for an error inside the stream."""
+        """Events complete by now; an Outcome is the last. Raises ProviderError for an error inside the stream.
+
+        Where events came before the error, they are given first and the next call raises, so that the same bytes
+        give the same events however they were cut; `feed(b"")` asks for it.
+        """
         ...
 
     def end(self) -> list[Event]:
@@ -154,6 +178,11 @@ class Provider(Protocol):
     """One configured provider. Both halves are pure; `daemon.provider.http.stream` does the I/O."""
 
     name: str
+
+    @property
+    def transport(self) -> Transport | None:
+        """How its requests travel; None is HTTP."""
+        ...
 
     def compile(self, query: Query, wire: Wire) -> Request:
         """The request for `query`; costs what is new since `wire` was last filled, and a join."""
