@@ -1,0 +1,185 @@
+"""Build everything and own the root: one daemon on one data folder, from its lock to its last close."""
+
+import asyncio
+import importlib.metadata
+import logging
+import os
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TextIO
+
+import aiohttp
+import structlog
+from msgspec import Struct
+
+from daemon.api import server
+from daemon.api.server import ListenError, Served
+from daemon.config import Settings
+from daemon.harness.harness import Harness
+from daemon.pool import Pool
+from daemon.provider.registry import Registry
+from daemon.statefile.errors import LockedError
+from daemon.statefile.store import Store
+from daemon.worker import launch
+
+LOCAL: Final = "local"  # the name of the daemon's own worker
+FIRST_WAIT: Final = 0.2  # seconds before the local worker is dialled again; doubled each time
+LONGEST_WAIT: Final = 5.0
+
+log = structlog.get_logger()
+
+
+class StartError(Exception):
+    """The daemon cannot start here; the message says why and what would do."""
+
+
+class Ready(Struct, frozen=True):
+    """A daemon that is ready: its socket, and each TCP address as HOST:PORT with the port that was picked."""
+
+    socket: Path
+    listen: tuple[str, ...]
+
+
+class _Ending(Exception):
+    """A signal asked for the end."""
+
+
+def release() -> str:
+    """This installation's version."""
+    return importlib.metadata.version("outrider")
+
+
+def make_folder(path: Path) -> None:
+    """A folder only its owner can enter, with what is missing above it. Raises StartError."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(f"cannot make the folder {path}: {error.strerror}") from error
+
+
+async def serve(settings: Settings, announce: Callable[[Ready], None]) -> None:
+    """Be the daemon until SIGTERM or SIGINT; `announce` is called once, when it is ready. Raises StartError."""
+    await asyncio.to_thread(make_folder, settings.data)
+    for warning in settings.warnings:
+        log.warning(warning)
+    store = Store(settings.data)
+    try:
+        with store.lock():
+            try:
+                await _serve(settings, store, announce)
+            finally:
+                await store.close()
+    except LockedError as error:
+        raise StartError(str(error)) from error
+
+
+async def _serve(settings: Settings, store: Store, announce: Callable[[Ready], None]) -> None:
+    version = release()
+    ending = asyncio.Event()
+    _on_signals(ending)
+    pool = Pool(release=version)
+    models = Registry(settings.providers, settings.rehearsal)
+    async with aiohttp.ClientSession() as http:
+        try:
+            async with asyncio.TaskGroup() as root:
+                harness = Harness(
+                    store=store,
+                    pool=pool,
+                    models=models,
+                    http=http,
+                    default_model=settings.model or models.default(),
+                    release=version,
+                    clock=lambda: datetime.now(UTC),
+                    group=root,
+                )
+                async with AsyncExitStack() as listeners:
+                    served = await _listen(listeners, settings, harness, version)
+                    root.create_task(_keep_local(pool, settings.scratch, version), name="local worker")
+                    await harness.resume()
+                    log.info(
+                        "ready", socket=str(settings.socket), listen=list(served.tcp), data=str(settings.data)
+                    )
+                    announce(Ready(settings.socket, served.tcp))
+                    await ending.wait()
+                    log.info("ending")
+                raise _Ending  # cancels what runs: a step in flight is cut, and goes on at the next start
+        except* _Ending:
+            log.info("ended")
+
+
+async def _listen(listeners: AsyncExitStack, settings: Settings, harness: Harness, version: str) -> Served:
+    """The API on its socket and addresses. The default address is left out when another daemon has it."""
+    tcp = [str(address) for address in settings.listen]
+    try:
+        return await listeners.enter_async_context(
+            server.serve(harness, version=version, socket=settings.socket, tcp=tcp)
+        )
+    except ListenError as error:
+        if settings.listen_given:
+            raise StartError(str(error)) from error
+        why = str(error)
+    try:
+        served = await listeners.enter_async_context(
+            server.serve(harness, version=version, socket=settings.socket)
+        )
+    except ListenError as error:
+        raise StartError(str(error)) from error
+    log.warning("going on with the Unix socket alone", why=why)
+    return served
+
+
+async def _keep_local(pool: Pool, scratch: Path, version: str) -> None:
+    """Keep the local worker there: started where none runs, dialled again for ever when it is lost."""
+    wait = FIRST_WAIT
+    while True:
+        try:
+            socket = await launch.ensure(scratch, version)
+            reader, writer = await asyncio.open_unix_connection(socket)
+        except (OSError, launch.LaunchError) as error:
+            log.warning("the local worker is not there", why=str(error), again_in=wait)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, LONGEST_WAIT)
+            continue
+        await pool.serve(LOCAL, reader, writer)
+        log.warning("the local worker's connection ended")
+        await asyncio.sleep(FIRST_WAIT)
+        wait = FIRST_WAIT
+
+
+def _on_signals(ending: asyncio.Event) -> None:
+    """The first SIGTERM or SIGINT asks for the end, a second one ends us at once."""
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        ending.set()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+
+
+def log_to(stream: TextIO) -> None:
+    """Log to `stream`: for eyes on a terminal, as key=value elsewhere."""
+    renderer: structlog.typing.Processor
+    if stream.isatty():
+        renderer = structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
+    else:
+        renderer = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper("iso", utc=True),
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(stream),
+        cache_logger_on_first_use=True,
+    )

@@ -1,0 +1,32 @@
+"""Say in one sentence, and one exit code, what an error means to whoever typed the verb."""
+
+import os
+import traceback
+
+from daemon.client import ApiFailure
+from daemon.config import ConfigError
+from daemon.plain import line, safe
+from daemon.verbs.reach import FAILED, REFUSED, USAGE, VerbError
+
+
+def explain(error: BaseException) -> tuple[str, int]:
+    """(what to print, exit code). With OUTRIDER_DEBUG in the environment the traceback goes along."""
+    message, code = _explain(error)
+    if os.environ.get("OUTRIDER_DEBUG"):
+        message += "\n" + safe("".join(traceback.format_exception(error)))
+    return message, code
+
+
+def _explain(error: BaseException) -> tuple[str, int]:
+    match error:
+        case VerbError():
+            return safe(str(error)), error.code
+        case ConfigError():
+            return safe(str(error)), USAGE
+        case ApiFailure():
+            return line(error.message, 2000), REFUSED
+        case OSError() if error.strerror:
+            return safe(f"{error.filename}: {error.strerror}" if error.filename else error.strerror), FAILED
+        case _:
+            what = line(f"{type(error).__name__}: {error}", 500)
+            return f"this is a fault of outrider itself ({what}); OUTRIDER_DEBUG=1 shows where", FAILED

@@ -1,0 +1,111 @@
+"""Find the daemon that a verb talks to, and the session that it names."""
+
+import os
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+from msgspec import Struct
+
+from daemon import config
+from daemon.client import Client, Unreachable
+from daemon.plain import line, safe
+from daemon.protocol import api
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+REFUSED: Final = 3
+UNREACHABLE: Final = 4
+INTERRUPTED: Final = 130
+
+VIA: Final = "cli"  # how records name this client
+CANDIDATES: Final = 10  # sessions that are shown when a prefix is not enough
+_ID: Final = re.compile(r"[0-9a-f]{16}")
+_PREFIX: Final = re.compile(r"[0-9a-f]{1,16}")
+
+
+class VerbError(Exception):
+    """A verb ends with this code and this sentence."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Where(Struct, frozen=True):
+    """Where the daemon is: a Unix socket, or else a URL with its key. `here`: on this machine."""
+
+    socket: Path | None
+    url: str = ""
+    key: str = ""
+
+    @property
+    def here(self) -> bool:
+        return self.socket is not None
+
+
+def where(socket: str, url: str, environ: Mapping[str, str]) -> Where:
+    """What the options say, else OUTRIDER_URL, else the configured socket. Raises ConfigError, VerbError."""
+    if socket and url:
+        raise VerbError("--socket and --url name two daemons: give one of them", USAGE)
+    url = "" if socket else url or environ.get("OUTRIDER_URL", "")
+    if url.startswith("unix:"):
+        socket, url = url.removeprefix("unix:").replace("//", "", 1), ""
+    if url:
+        if not re.match(r"https?://[^/]", url):
+            raise VerbError(
+                f"{line(url)} is not a URL of a daemon: write http://HOST:PORT or unix:/PATH", USAGE
+            )
+        return Where(None, url, environ.get("OUTRIDER_KEY", ""))
+    path = Path(os.path.abspath(Path(socket).expanduser())) if socket else config.load(environ).socket
+    return Where(config.check_socket(path))
+
+
+@asynccontextmanager
+async def connect(place: Where) -> AsyncIterator[Client]:
+    """A client of the daemon at `place`. Raises VerbError when none answers."""
+    try:
+        async with Client(place.socket or place.url, place.key) as client:
+            yield client
+    except Unreachable as error:
+        hint = "\nStart it: outrider up" if place.here else ""
+        raise VerbError(f"{safe(str(error))}{hint}", UNREACHABLE) from error
+
+
+async def session_id(client: Client, prefix: str) -> str:
+    """The whole id of the session whose id begins with `prefix`. Raises VerbError when none or several do."""
+    prefix = prefix.strip().lower()
+    if _ID.fullmatch(prefix):
+        return prefix
+    if not _PREFIX.fullmatch(prefix):
+        raise VerbError(f"{line(prefix)!r} is not a session's id: hex digits, as `outrider ls` shows", USAGE)
+    found = []
+    after = ""
+    while page := await client.list(limit=api.MAX_LIST, after=after):
+        found += [info for info in page if info.id.startswith(prefix)]
+        after = page[-1].id
+        if len(page) < api.MAX_LIST:
+            break
+    if not found:
+        raise VerbError(f"no session's id begins with {prefix}; `outrider ls` shows the sessions", REFUSED)
+    if len(found) > 1:
+        shown = [f"  {info.id}  {info.status:<11}  {line(info.title, 60)}" for info in found[:CANDIDATES]]
+        if len(found) > CANDIDATES:
+            shown.append(f"  … and {len(found) - CANDIDATES} more")
+        raise VerbError("\n".join([f"{prefix} begins {len(found)} sessions' ids:", *shown]), USAGE)
+    return found[0].id
+
+
+def say(text: str) -> None:
+    """A line on stdout."""
+    click.echo(text)
+
+
+def say_json(value: Any) -> None:
+    """A value as one line of JSON on stdout."""
+    click.echo(msgspec.json.encode(value))

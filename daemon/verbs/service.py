@@ -1,0 +1,217 @@
+"""The verbs on the daemon itself: daemon, up, down."""
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from daemon import compose, config
+from daemon.client import ApiFailure, Client, Unreachable
+from daemon.config import Settings
+from daemon.plain import safe
+from daemon.statefile.errors import LockedError
+from daemon.statefile.store import Store
+from daemon.verbs.reach import OK, VerbError, say, say_json
+from daemon.worker import launch
+
+START: Final = 60.0  # seconds a daemon has to be ready: it looks at every session first
+POLL: Final = 0.1  # seconds between two looks at a daemon that starts or ends
+END: Final = 40.0  # seconds it has to end: requests in flight have 15
+LOG: Final = "daemon.log"
+MAX_LOG: Final = 16 << 20  # bytes after which `up` begins a new log and keeps one old one
+SHOWN: Final = 20  # lines of the log when a daemon does not come up
+
+
+class Options(Struct, frozen=True):
+    """What the command line says about a daemon; None and empty are as configured."""
+
+    data: str = ""
+    socket: str = ""
+    listen: tuple[str, ...] | None = None
+
+    def settings(self, environ: Mapping[str, str]) -> Settings:
+        """All settings under these. Raises ConfigError."""
+        read = config.load(environ, data=self.data, socket=self.socket, listen=self.listen)
+        config.check_socket(read.socket)
+        return read
+
+    def arguments(self) -> list[str]:
+        """The same as a command line."""
+        given = [f"--data={self.data}"] if self.data else []
+        given += [f"--socket={self.socket}"] if self.socket else []
+        if self.listen is not None:
+            given += [f"--listen={address}" for address in self.listen or ("none",)]
+        return given
+
+
+class Up(Struct, frozen=True, omit_defaults=True):
+    """A daemon that is ready, as `daemon` and `up` tell it. `listen`: HOST:PORT each."""
+
+    pid: int
+    data: str
+    socket: str
+    listen: tuple[str, ...]
+    release: str = ""
+    started: bool = False
+
+
+def daemon(options: Options, environ: Mapping[str, str], json: bool) -> int:
+    """Be the daemon until a signal ends it; one line on stdout says where it listens."""
+    settings = options.settings(environ)
+    compose.log_to(sys.stderr)
+
+    def announce(ready: compose.Ready) -> None:
+        socket = str(ready.socket)
+        up = Up(os.getpid(), str(settings.data), socket, ready.listen, compose.release())
+        if json:
+            say_json(up)
+        else:
+            listen = "".join(f" listen={address}" for address in up.listen)
+            say(f"ready pid={up.pid} socket={safe(socket)}{listen} data={safe(up.data)}")
+        sys.stdout.flush()
+
+    try:
+        asyncio.run(compose.serve(settings, announce))
+    except compose.StartError as error:
+        raise VerbError(str(error)) from error
+    return OK
+
+
+def up(options: Options, environ: Mapping[str, str], json: bool) -> int:
+    """Start a daemon in the background, unless one runs, and return when it is ready."""
+    settings = options.settings(environ)
+    found = _running(settings)
+    if found is None:
+        found = _start(options, settings)
+    if json:
+        say_json(found)
+    else:
+        say(f"outrider {'is up' if found.started else 'was up already'}, pid {found.pid}")
+        for name, value in (("socket", found.socket), *(("listen", address) for address in found.listen)):
+            say(f"{name:<6}  {safe(value)}")
+        say(f"{'data':<6}  {safe(found.data)}")
+    return OK
+
+
+def down(options: Options, environ: Mapping[str, str], json: bool) -> int:
+    """End the daemon and its local worker."""
+    settings = options.settings(environ)
+    pid = _holder(settings.data)
+    if pid is not None:
+        _end(pid)
+    ended = asyncio.run(launch.end(settings.scratch))
+    if json:
+        say_json({"daemon": pid, "worker": bool(ended)})
+    elif pid is None:
+        say("no daemon was running" + (", its local worker was ended" if ended else ""))
+    else:
+        say(f"outrider is down, pid {pid} has ended")
+    return OK
+
+
+def _holder(data: Path) -> int | None:
+    """The pid of the daemon that works on a data folder, None where none does."""
+    if not data.is_dir():
+        return None
+    try:
+        with Store(data).lock():
+            return None
+    except LockedError as error:
+        if not error.pid:
+            raise VerbError(f"a daemon works on {data}, and its pid is not known: end it by hand") from error
+        return error.pid
+
+
+def _end(pid: int) -> None:
+    """SIGTERM, and wait until the process is gone. Raises VerbError when it does not go."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(handle, signal.SIGTERM)
+        if not select.select([handle], [], [], END)[0]:
+            raise VerbError(f"the daemon, pid {pid}, did not end within {END:.0f} s; `kill -9 {pid}` ends it")
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(handle)
+
+
+def _running(settings: Settings) -> Up | None:
+    """The daemon on this data folder, None where none runs; waits for one that is just starting or ending."""
+    give_up = time.monotonic() + START
+    while (pid := _holder(settings.data)) is not None:
+        if asyncio.run(_answers(settings.socket)):
+            return Up(pid, str(settings.data), str(settings.socket), ())
+        if time.monotonic() > give_up:
+            raise VerbError(
+                f"a daemon works on {settings.data}, pid {pid}, and does not answer at {settings.socket}: "
+                "name its socket, or end it with `outrider down`"
+            )
+        time.sleep(POLL)
+    return None
+
+
+async def _answers(socket: Path) -> bool:
+    async with Client(socket) as client:
+        try:
+            await client.version()
+        except (Unreachable, ApiFailure):
+            return False
+    return True
+
+
+def _start(options: Options, settings: Settings) -> Up:
+    """Start a daemon that outlives us, and wait for the line that says it is ready. Raises VerbError."""
+    compose.make_folder(settings.data)
+    path = settings.data / LOG
+    if path.exists() and path.stat().st_size > MAX_LOG:
+        path.replace(path.with_suffix(".log.old"))
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        begin = os.fstat(log).st_size
+        process = subprocess.Popen(  # -P: what lies in the caller's folder is not imported
+            [sys.executable, "-P", "-m", "daemon.cli", "daemon", "--json", *options.arguments()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+    assert process.stdout is not None
+    with process.stdout as stdout:
+        line = _first_line(stdout.fileno())
+    if line.endswith(b"\n"):
+        return msgspec.structs.replace(msgspec.json.decode(line, type=Up), started=True)
+    if process.poll() is None:
+        process.terminate()
+        process.wait()
+        raise VerbError(f"the daemon was not ready after {START:.0f} s and was ended; its log: {path}")
+    with path.open("rb") as file:
+        file.seek(begin)
+        said = safe(file.read().decode(errors="replace")).rstrip().split("\n")[-SHOWN:]
+    raise VerbError("\n".join([f"the daemon did not start, code {process.wait()}; it said:", *said]))
+
+
+def _first_line(fd: int) -> bytes:
+    """What comes on `fd` up to the first line's end, its close, or START seconds."""
+    give_up = time.monotonic() + START
+    line = b""
+    while not line.endswith(b"\n"):
+        if not select.select([fd], [], [], max(0.0, give_up - time.monotonic()))[0]:
+            break
+        if not (piece := os.read(fd, 4096)):
+            break
+        line += piece
+    return line
