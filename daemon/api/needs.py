@@ -1,0 +1,79 @@
+"""What the API asks of the harness, as it calls it; the harness and the tests' fake fit these shapes."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from daemon.protocol import api
+from daemon.protocol.records import Record, Status
+
+
+class Log(Protocol):
+    """One session's file, to read from; numbers and bytes as in the state file."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def durable_n(self) -> int:
+        """The last record that readers may see."""
+        ...
+
+    async def read(self, first: int = 1, last: int | None = None) -> list[Record]:
+        """Records `first` to `last` with their bodies."""
+        ...
+
+    def span(self, after: int, limit: int | None = None) -> tuple[int, int]:
+        """Where the bytes of the records after `after` begin and end. ValueError when `after` is past the tip."""
+        ...
+
+    def chunks(self, after: int, limit: int | None = None) -> AsyncIterator[bytes]:
+        """Those bytes in pieces."""
+        ...
+
+    async def headers(self, after: int, limit: int | None = None) -> bytes:
+        """Their header lines alone, each with its newline."""
+        ...
+
+    async def wait(self, after: int) -> None:
+        """Return once there is a durable record past `after`."""
+        ...
+
+
+class Live(Protocol):
+    """One reader's view of what streams past in a session."""
+
+    async def get(self) -> api.Delta | api.RetryEvent | api.Restart:
+        """The next piece; a reader that is late may miss older ones."""
+        ...
+
+
+class Harness(Protocol):
+    """The sessions. Refusals are `daemon.harness.errors`, each with its HTTP status."""
+
+    @property
+    def ready(self) -> bool:
+        """False while it starts and while it drains."""
+        ...
+
+    async def create(self, create: api.Create) -> str: ...
+
+    async def info(self, id: str) -> api.Info: ...
+
+    async def list(
+        self, status: Status | None = None, limit: int = 100, after: str = ""
+    ) -> Sequence[api.Info]: ...
+
+    async def post(self, id: str, via: str, parts: Sequence[api.Part], key: str = "") -> int: ...
+
+    async def retry(self, id: str) -> Status: ...
+
+    async def stop(self, id: str, via: str) -> None: ...
+
+    async def log(self, id: str) -> Log: ...
+
+    def live(self, id: str) -> AbstractContextManager[Live]: ...
+
+    def workers(self) -> Sequence[api.WorkerInfo]: ...
+
+    def providers(self) -> Sequence[str]: ...

@@ -1,0 +1,192 @@
+"""A harness in memory, with the API's semantics and none of the work, and the recording of what it was asked."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from daemon.harness.errors import Conflict, Ended, HarnessError, Invalid, Malformed, NotFound
+from daemon.protocol import api, records
+from daemon.protocol.records import Config, Record, Status, draft, json_draft
+
+TIME = "2026-01-02T03:04:05.678Z"
+Piece = api.Delta | api.RetryEvent | api.Restart
+
+
+class MemoryLog:
+    """A log whose file is a bytearray."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.file = bytearray()
+        self.ends = [0]
+        self.stored: list[Record] = []
+        self.reads = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def durable_n(self) -> int:
+        return len(self.stored)
+
+    def append(self, *drafts: Record) -> int:
+        for one in drafts:
+            n = self.durable_n + 1
+            header = msgspec.structs.replace(one.header, n=n, id=one.header.id or f"{n:016x}", time=TIME)
+            line, data = records.encode(Record(header, one.body))
+            self.put(line, one.body, data)
+        return self.durable_n
+
+    def put(self, line: bytes, body: bytes, data: bytes) -> None:
+        self.file += data
+        self.ends.append(len(self.file))
+        self.stored.append(Record(records.parse_header(line), body, line))
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def read(self, first: int = 1, last: int | None = None) -> list[Record]:
+        self.reads += 1
+        await asyncio.sleep(0)
+        return self.stored[first - 1 : last]
+
+    def span(self, after: int, limit: int | None = None) -> tuple[int, int]:
+        if after > self.durable_n:
+            raise ValueError(f"{after} is past {self.durable_n}")
+        return self.ends[after], self.ends[self._last(after, limit)]
+
+    def _last(self, after: int, limit: int | None) -> int:
+        return self.durable_n if limit is None else min(self.durable_n, after + limit)
+
+    async def chunks(self, after: int, limit: int | None = None) -> AsyncIterator[bytes]:
+        start, end = self.span(after, limit)
+        for at in range(start, end, 1000):
+            yield bytes(self.file[at : min(end, at + 1000)])
+
+    async def headers(self, after: int, limit: int | None = None) -> bytes:
+        return b"".join(record.raw + b"\n" for record in self.stored[after : self._last(after, limit)])
+
+    async def wait(self, after: int) -> None:
+        while self.durable_n <= after:
+            await self._changed.wait()
+
+
+class FakeLive:
+    """One reader's queue, bounded."""
+
+    def __init__(self) -> None:
+        self.pieces: deque[Piece] = deque(maxlen=1000)
+        self.there = asyncio.Event()
+
+    async def get(self) -> Piece:
+        while not self.pieces:
+            self.there.clear()
+            await self.there.wait()
+        return self.pieces.popleft()
+
+
+class FakeHarness:
+    """Sessions in memory. `before` runs before each change, so that a test can hold it or make it fail."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.logs: dict[str, MemoryLog] = {}
+        self.created: list[api.Create] = []
+        self.posts: dict[tuple[str, str], tuple[list[api.Part], int]] = {}
+        self.seen: list[tuple[str, ...]] = []
+        self.stepping: set[str] = set()
+        self.ended: set[str] = set()
+        self.readers: list[FakeLive] = []
+        self.gone = asyncio.Event()
+        self.before: Callable[[], Awaitable[None]] | None = None
+        self.failure: Exception | None = None
+        self.known_workers: list[api.WorkerInfo] = []
+
+    def session(self, *texts: str) -> str:
+        """A new session with a start, a config and a message for each text."""
+        id = f"{len(self.logs) + 1:016x}"
+        log = self.logs[id] = MemoryLog(id)
+        log.append(draft("start"), json_draft("config", Config("rehearsal/tour")))
+        log.append(*(draft("message", text, via="test") for text in texts))
+        return id
+
+    async def _change(self) -> None:
+        if self.before is not None:
+            await self.before()
+        if self.failure is not None:
+            raise self.failure
+
+    async def create(self, create: api.Create) -> str:
+        await self._change()
+        if create.model == "nobody/none":
+            raise Invalid("model: no provider serves nobody/none")
+        self.created.append(create)
+        return self.session()
+
+    async def info(self, id: str) -> api.Info:
+        log = await self.log(id)
+        status: Status = "stepping" if id in self.stepping else "closed"
+        return api.Info(id, status, Config("rehearsal/tour"), TIME, TIME, log.durable_n)
+
+    async def list(
+        self, status: Status | None = None, limit: int = 100, after: str = ""
+    ) -> Sequence[api.Info]:
+        if after and after not in self.logs:
+            raise Malformed(f"after: there is no session {after}")
+        infos = [await self.info(id) for id in sorted(self.logs, reverse=True) if not after or id < after]
+        return [info for info in infos if status is None or info.status == status][:limit]
+
+    async def post(self, id: str, via: str, parts: Sequence[api.Part], key: str = "") -> int:
+        await self._change()
+        log = await self.log(id)
+        if id in self.ended:
+            raise Ended(f"session {id} has ended")
+        if key and (known := self.posts.get((id, key))):
+            if known[0] != list(parts):
+                raise Conflict("another post has this key")
+            return known[1]
+        n = log.append(*(draft("message", p.body, p.type, via=via, idempotency_key=key) for p in parts))
+        self.posts[id, key] = (list(parts), n)
+        return n
+
+    async def retry(self, id: str) -> Status:
+        await self._change()
+        await self.log(id)
+        self.seen.append(("retry", id))
+        return "stepping"
+
+    async def stop(self, id: str, via: str) -> None:
+        await self._change()
+        await self.log(id)
+        if id not in self.stepping:
+            raise Conflict(f"session {id} is not stepping")
+        self.stepping.discard(id)
+        self.seen.append(("stop", id, via))
+
+    async def log(self, id: str) -> MemoryLog:
+        if isinstance(self.failure, HarnessError):
+            raise self.failure
+        if id not in self.logs:
+            raise NotFound(f"there is no session {id}")
+        return self.logs[id]
+
+    @contextmanager
+    def live(self, id: str) -> Iterator[FakeLive]:
+        reader = FakeLive()
+        self.readers.append(reader)
+        try:
+            yield reader
+        finally:
+            self.readers.remove(reader)
+            self.gone.set()
+
+    def stream(self, *pieces: Piece) -> None:
+        for reader in self.readers:
+            reader.pieces.extend(pieces)
+            reader.there.set()
+
+    def workers(self) -> Sequence[api.WorkerInfo]:
+        return self.known_workers
+
+    def providers(self) -> Sequence[str]:
+        return ["rehearsal/tour"]
