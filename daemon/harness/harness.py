@@ -33,7 +33,7 @@ from daemon.pool import Pool
 from daemon.protocol import api
 from daemon.protocol.records import Config, Status, draft, error_draft, json_draft
 from daemon.provider.base import ProviderError
-from daemon.statefile.errors import DamagedError, NoSpaceError
+from daemon.statefile.errors import CopyPointError, DamagedError, MissingError, NoSpaceError
 from daemon.statefile.store import Store
 from daemon.statefile.writer import Log
 
@@ -60,7 +60,7 @@ class Harness:
         store: Store,
         pool: Pool,
         models: Models,
-        http: aiohttp.ClientSession,
+        http: aiohttp.ClientSession | None,
         default_model: str,
         release: str,
         clock: Callable[[], datetime],
@@ -124,7 +124,7 @@ class Harness:
     ) -> Sequence[api.Info]:
         """Sessions, newest updated first. Raises Malformed for an unknown `after`."""
         infos = []
-        for id in self._store.ids():
+        for id in await asyncio.to_thread(self._store.ids):
             try:
                 infos.append(await self.info(id))
             except NotFound:
@@ -201,15 +201,24 @@ class Harness:
 
     async def resume(self) -> None:
         """Kick every session that needs a step; a failed one waits for a retry or a message."""
-        for id in self._store.ids():
+        for id in await asyncio.to_thread(self._store.ids):
             try:
                 session = await self._sessions.get(id)
             except HarnessError as error:
                 log.error("session not resumed", session=id, why=str(error))
                 continue
-            if session.log.damage is None and session.chain.status in NEEDS_STEP:
+            if session.damage is None and session.chain.status in NEEDS_STEP:
                 self._kick(session)
         self.ready = True
+
+    async def close(self) -> None:
+        """Let go of everything that runs. No stop: what is in flight goes on at the next start."""
+        self.ready = False
+        tasks = self._sessions.tasks()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _kick(self, session: Session) -> None:
         """Step the session until nothing is open; during a pass: look once more before the runner stops."""
@@ -268,7 +277,7 @@ class Harness:
             raise Unready("the daemon is starting; try again in a moment")
         if session.chain.status in ("ended", "expired"):
             raise Ended(f"session {session.id} has {session.chain.status}; a copy of it can go on")
-        if (damage := session.log.damage) is not None:
+        if (damage := session.damage) is not None:
             raise Conflict(
                 f"session {session.id} is damaged at record {damage.n}, byte {damage.offset} ({damage.reason}); "
                 "it can be read up to there and copied from there"
@@ -296,6 +305,10 @@ def _translated() -> Iterator[None]:
         raise NoSpace(f"the data folder cannot be written: {error}") from error
     except DamagedError as error:
         raise Conflict(str(error)) from error
+    except CopyPointError as error:
+        raise Invalid(f"n: {error}") from error
+    except MissingError as error:
+        raise NotFound(str(error)) from error
 
 
 async def _check_same(session: Session, last: int, key: str, parts: Sequence[Part]) -> None:

@@ -7,6 +7,7 @@ from daemon.chain import Chain
 from daemon.harness.live import LiveReaders
 from daemon.protocol.records import Record
 from daemon.provider.base import Wire
+from daemon.statefile.errors import Damage
 from daemon.statefile.writer import Log
 
 BIG: Final = (
@@ -23,6 +24,7 @@ class Session:
         self.chain = chain
         self.live = live
         self.wire = Wire()
+        self.bad: Damage | None = None
         self.calls: dict[str, asyncio.Task[Exception | None]] = {}
         self.runner: asyncio.Task[None] | None = None
         self.one_pass: asyncio.Task[None] | None = None
@@ -32,6 +34,11 @@ class Session:
         self.stopped = asyncio.Event()
         self.posting = asyncio.Lock()
         self._appending = asyncio.Lock()
+
+    @property
+    def damage(self) -> Damage | None:
+        """Where the file stops being a session: a record that does not read, or whose body makes no sense."""
+        return self.log.damage or self.bad
 
     @property
     def stepping(self) -> bool:

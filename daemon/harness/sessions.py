@@ -2,16 +2,16 @@
 
 import asyncio
 from collections import OrderedDict
-from typing import Final
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from daemon import chain as chains
-from daemon.harness.errors import Conflict, NotFound
+from daemon.chain import Chain
+from daemon.harness.errors import NotFound
 from daemon.harness.live import LiveReaders
 from daemon.harness.session import Session
 from daemon.protocol import api, records
-from daemon.protocol.records import Config, Status
-from daemon.statefile.errors import MissingError
+from daemon.protocol.records import Config, Record, Status
+from daemon.statefile.errors import Damage, MissingError
 from daemon.statefile.store import Store
 from daemon.statefile.writer import Log
 
@@ -29,7 +29,7 @@ class Sessions:
         self._infos: dict[str, api.Info] = {}
 
     async def get(self, id: str) -> Session:
-        """The session, loaded where it was not. Raises NotFound; Conflict where a record's body does not parse."""
+        """The session, loaded where it was not. Raises NotFound."""
         if (session := self._loaded.get(id)) is not None:
             self._loaded.move_to_end(id)
             return session
@@ -63,6 +63,14 @@ class Sessions:
         """The live readers of a session, loaded or not."""
         return self._readers.setdefault(id, LiveReaders())
 
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """Every task that works on a session."""
+        found: list[asyncio.Task[Any]] = []
+        for session in self._loaded.values():
+            own = (session.runner, session.one_pass, *session.calls.values())
+            found += [task for task in own if task is not None and not task.done()]
+        return found
+
     def note(self, session: Session) -> None:
         """Keep what stands about a session for when it is not loaded."""
         self._infos[session.id] = self.describe(session)
@@ -73,7 +81,7 @@ class Sessions:
         self._loaded.pop(session.id, None)
 
     def describe(self, session: Session) -> api.Info:
-        chain, damage = session.chain, session.log.damage
+        chain, damage = session.chain, session.damage
         status: Status = "stepping" if session.stepping else chain.status
         if damage is not None:
             status = "damaged"
@@ -96,13 +104,13 @@ class Sessions:
     async def _load(self, id: str) -> Session:
         log = await self.log(id)
         found = await log.read()
-        try:
-            chain = await asyncio.to_thread(chains.fold, found, id)
-        except records.BadRecord as error:
-            raise Conflict(f"session {id} cannot be used: {error}") from error
+        chain, bad = await asyncio.to_thread(_fold, found, id)
         if (origin := self._store.origin(id)) is not None:
             chain.posts = {key: n for key, n in chain.posts.items() if n >= origin.n}
-        return Session(id, log, chain, self.readers(id))
+        session = Session(id, log, chain, self.readers(id))
+        if bad is not None:
+            session.bad = Damage(chain.n + 1, log.span(chain.n, 1)[0], str(bad))
+        return session
 
     def _shed(self) -> None:
         extra = len(self._loaded) - KEPT
@@ -110,3 +118,14 @@ class Sessions:
             if extra > 0 and not session.busy:
                 self.forget(session)
                 extra -= 1
+
+
+def _fold(found: list[Record], id: str) -> tuple[Chain, records.BadRecord | None]:
+    """The chain of these records, up to one whose body does not parse."""
+    chain = Chain(id)
+    try:
+        for record in found:
+            chain.add(record)
+    except records.BadRecord as error:
+        return chain, error
+    return chain, None

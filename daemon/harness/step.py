@@ -47,7 +47,7 @@ class Stepper:
         *,
         pool: Pool,
         models: Models,
-        http: aiohttp.ClientSession,
+        http: aiohttp.ClientSession | None,
         group: asyncio.TaskGroup,
         release: str,
         clock: Callable[[], datetime],
@@ -77,19 +77,19 @@ class Stepper:
             provider, model = self._models.resolve(config.model)
             if over := self._over(session, config, model):
                 raise ProviderError(over, code="limit")
-            calls, end = await self._ask(session, provider, model, config, context)
+            calls, outcome = await self._ask(session, provider, model, config, context)
         except ProviderError as error:
             await session.append(error_draft(error.code, error.message))
             return chain.status
         if calls:
             await self._carry_out(session, calls, resumed=False)
-        elif word := self._abnormal(session, end):
-            await session.append(error_draft(end, word))
+        elif word := _abnormal(session, outcome):
+            await session.append(error_draft(outcome.end, word))
         return chain.status
 
     async def _ask(
         self, session: Session, provider: Provider, model: Model, config: Config, context: Context
-    ) -> tuple[Sequence[Record], End]:
+    ) -> tuple[Sequence[Record], Outcome]:
         """Send the context, append each block as it completes, close them with the step record."""
         query = Query(model, context, tools.offered(config.tools), config.params, session.id)
         request = provider.compile(query, session.wire)
@@ -132,7 +132,7 @@ class Stepper:
             stop=outcome.stop,
         )
         await session.append(closing)
-        return [block for block in blocks if block.kind == "call"], outcome.end
+        return [block for block in blocks if block.kind == "call"], outcome
 
     def _block(
         self, session: Session, block: Block, step: str, provider: str, before: Sequence[Record]
@@ -200,9 +200,11 @@ class Stepper:
             return f"limits.seconds is reached: {seconds:.0f} of {limits.seconds:g} s"
         return ""
 
-    def _abnormal(self, session: Session, end: End) -> str:
-        """Why an answer without a call is not a finished one, empty when it is."""
-        return ABNORMAL.get(end, "") or ("" if session.chain.answered else EMPTY)
+
+def _abnormal(session: Session, outcome: Outcome) -> str:
+    """Why an answer without a call is not a finished one, empty when it is."""
+    word = ABNORMAL.get(outcome.end, "") or ("" if session.chain.answered else EMPTY)
+    return f"{word} ({outcome.detail})" if word and outcome.detail else word
 
 
 def _config(session: Session) -> Config:

@@ -141,8 +141,8 @@ class ApiError(Struct, frozen=True):
 class Delta(Struct, frozen=True, omit_defaults=True):
     """`event: delta`: a piece that streams in.
 
-    `block` counts the blocks of the step from 0; `call` names a run whose live output this is. `kind` is text,
-    thinking, call (arguments; `name` is the tool) or output.
+    `block` counts the blocks of the step from 0; `call` names a run whose live output this is. `kind` is
+    text, thinking, call (arguments; `name` is the tool) or output.
     """
 
     kind: Literal["text", "thinking", "call", "output"]

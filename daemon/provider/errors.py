@@ -83,15 +83,15 @@ def classify(
     """What an answer of `status` means. `headers` have lower-case names; `now`: Unix time, the clock's by default."""
     said = _read(status, headers, body)
     wait = _longest(retry_after(headers, time.time() if now is None else now), _asked(said))
-    return _error(status, said, wait, _request_id(headers) or said.request_id)
+    return _error(status, said, wait, request_id(headers) or said.request_id)
 
 
-def in_stream(error: Any, *, request_id: str = "") -> ProviderError:
+def in_stream(error: Any, *, request: str = "") -> ProviderError:
     """What an error object inside a stream means: classed as the status it would have had, retried when unknown."""
     said = _said(error if isinstance(error, dict) else {"message": str(error)})
     codes = (said.error.get("type"), said.error.get("code"), said.error.get("status"))
     status = next((s for c in codes if (s := _status_of(c))), 500)
-    return _error(status, said, _asked(said), request_id, shown=None)
+    return _error(status, said, _asked(said), request, shown=None)
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
@@ -119,21 +119,36 @@ def malformed(what: str, data: bytes) -> ProviderError:
     )
 
 
-def with_request(error: ProviderError, request_id: str) -> ProviderError:
+def not_a_stream(headers: Mapping[str, str], body: bytes) -> ProviderError:
+    """What an answer of status 200 means that is not a stream: an error inside, or another server's page."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        value = None
+    if isinstance(value, dict) and value.get("error"):
+        return in_stream(value["error"])
+    what = headers.get("content-type", "").partition(";")[0]
+    text = " ".join(body.decode("utf-8", "replace").split())[:SHOWN]
+    return ProviderError(
+        f"{what} came instead of a stream; check the provider's url: {text}", code="not_a_stream"
+    )
+
+
+def with_request(error: ProviderError, request: str) -> ProviderError:
     """`error` with the request's id, where it has none yet."""
-    if request_id and not error.request_id:
-        error.request_id = request_id
-        error.message = f"{error.message} (request {request_id})"
+    if request and not error.request_id:
+        error.request_id = request
+        error.message = f"{error.message} (request {request})"
         error.args = (error.message,)
     return error
 
 
 def _error(
-    status: int, said: Said, wait: float | None, request_id: str, shown: str | None = "status"
+    status: int, said: Said, wait: float | None, request: str, shown: str | None = "status"
 ) -> ProviderError:
     code = _class(status, said, wait)
     facts = [f"status {status}"] if shown else []
-    facts += [f"request {request_id}"] if request_id else []
+    facts += [f"request {request}"] if request else []
     note = f" ({', '.join(facts)})" if facts else ""
     return ProviderError(
         f"{said.message}{note}",
@@ -141,7 +156,7 @@ def _error(
         status=status,
         retryable=code in RETRYABLE,
         retry_after=wait,
-        request_id=request_id,
+        request_id=request,
     )
 
 
@@ -266,7 +281,8 @@ def _longest(*waits: float | None) -> float | None:
     return max((wait for wait in waits if wait is not None), default=None)
 
 
-def _request_id(headers: Mapping[str, str]) -> str:
+def request_id(headers: Mapping[str, str]) -> str:
+    """The request's id, by any of the names that vendors give it; empty when there is none."""
     return next((headers[name] for name in REQUEST_IDS if headers.get(name)), "")
 
 

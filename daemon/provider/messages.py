@@ -130,7 +130,7 @@ class Decoder:
             return
         self._events += 1
         if kind == "error" or isinstance(event.get("error"), dict):
-            raise errors.in_stream(event.get("error"), request_id=str(event.get("request_id") or ""))
+            raise errors.in_stream(event.get("error"), request=str(event.get("request_id") or ""))
         if kind == "message_start":
             if self._started:
                 raise errors.cut("another answer began inside it")
@@ -274,6 +274,7 @@ def _call(block: _Open) -> Block:
         for name, value in start.items()
         if name not in ("type", "id", "name", "input") and value is not None and value != DIRECT
     }
-    raw = msgspec.Raw(msgspec.json.encode(repair.scrub(extra)) if extra else b"")
-    body = CallBody(repair.text(str(start.get("name") or "")), arguments, raw)
+    body = CallBody(repair.text(str(start.get("name") or "")), arguments)
+    if extra:  # an empty Raw that is not the default itself would be written as nothing
+        body = msgspec.structs.replace(body, extra=msgspec.Raw(msgspec.json.encode(repair.scrub(extra))))
     return Block("call", msgspec.json.encode(body), JSON, repair.text(str(start.get("id") or "")))

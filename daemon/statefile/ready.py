@@ -39,10 +39,8 @@ def make_ready(fd: int, path: Path, end: int, torn: int, now: datetime) -> None:
 def _keep(path: Path, data: bytes, now: datetime) -> Path:
     """Write `data` durably to a new file `<id>.torn-<time>` and return its path."""
     stem = f"{path.stem}.torn-{now.astimezone(UTC):%Y%m%dT%H%M%S}.{now.microsecond // 1000:03d}Z"
-    for number in itertools.count(1):
-        aside = path.with_name(stem if number == 1 else f"{stem}-{number}")
-        if not aside.exists():
-            break
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         blocks.put(fd, data, 0)
