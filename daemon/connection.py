@@ -1,0 +1,317 @@
+"""One worker's connection at the harness's end: requests by id, back-pressure, pings, and why it ended."""
+
+import asyncio
+from asyncio import StreamReader, StreamWriter
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Literal, NoReturn, Protocol, Self
+
+from daemon.protocol import frames
+from daemon.protocol.framing import FramingError
+
+READ: Final = 256 << 10  # bytes taken from the socket at once: one piece of a transfer
+BACKLOG: Final = 4 << 20  # bytes of short frames a worker may leave unread; by then it reads nothing at all
+HELD: Final = frames.WINDOW + frames.MAX_BODY  # bytes of one request's answers that wait to be taken up
+FRAME_COST: Final = 256  # bytes that a frame without a body is counted as, so that none is free
+LATE: Final = 1.0  # seconds after its time a timer fires only when this process stood still
+
+Answer = (
+    frames.Output
+    | frames.Going
+    | frames.Unknown
+    | frames.Result
+    | frames.Bytes
+    | frames.Done
+    | frames.Error
+    | frames.Window
+)
+
+
+class Timer(Protocol):
+    """A call that is planned."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Seconds that only grow, and calls at a time; every event loop is one."""
+
+    def time(self) -> float: ...
+
+    def call_at(self, when: float, callback: Callable[[], None], /) -> Timer: ...
+
+
+class Lost(Exception):
+    """The connection has ended; the message says why. `fault`: the worker broke the protocol."""
+
+    def __init__(self, reason: str, fault: bool = False) -> None:
+        super().__init__(reason)
+        self.fault = fault
+
+
+class Silence:
+    """When a silent peer is pinged and when it is given up. Pure; all times in seconds of one clock."""
+
+    def __init__(self, now: float) -> None:
+        self.heard = now
+        self._due = now + frames.PING_AFTER
+
+    def check(self, now: float) -> tuple[Literal["wait", "ping", "dead"], float]:
+        """What is to be done at `now`, and when to ask again."""
+        if now > self._due + LATE:  # we stood still: what it sent meanwhile waits in the socket
+            self.heard = max(self.heard, now - frames.PING_AFTER)
+        if now >= self.heard + frames.DEAD_AFTER:
+            return "dead", now
+        if now >= self.heard + frames.PING_AFTER:
+            self._due = min(now + frames.PING_AFTER, self.heard + frames.DEAD_AFTER)
+            return "ping", self._due
+        self._due = self.heard + frames.PING_AFTER
+        return "wait", self._due
+
+
+class Request:
+    """The answers to one request, in order. A context manager: when it ends, further answers are dropped."""
+
+    def __init__(self, requests: "Requests", id: int) -> None:
+        self.id = id
+        self._requests = requests
+        self._answers: deque[tuple[Answer, bytes]] = deque()
+        self._held = 0
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._requests.forget(self.id)
+
+    def poll(self) -> tuple[Answer, bytes] | None:
+        """The next answer if it is here."""
+        if not self._answers:
+            return None
+        answer, body = self._answers.popleft()
+        self._held -= FRAME_COST + len(body)
+        return answer, body
+
+    async def next(self) -> tuple[Answer, bytes]:
+        """The next answer. Raises Lost once the connection has ended and all that came before is taken."""
+        while (got := self.poll()) is None:
+            self._requests.check()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return got
+
+    def put(self, answer: Answer, body: bytes) -> None:
+        """Add an answer. Raises FramingError for more than the window allows."""
+        self._held += FRAME_COST + len(body)
+        if self._held > HELD:
+            raise FramingError(
+                f"over {HELD} bytes of answers to request {self.id}, which the window does not allow"
+            )
+        self._answers.append((answer, body))
+        self.wake()
+
+    def wake(self) -> None:
+        """Let `next` look again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Requests:
+    """The open requests of one connection. Sockets, frames' bytes and time are somebody else's."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Request] = {}
+        self._last = 0
+        self._lost: tuple[str, bool] | None = None
+
+    def new_id(self) -> int:
+        """An id whose answers are dropped."""
+        self._last += 1
+        return self._last
+
+    def open(self) -> Request:
+        """A new request. Raises Lost."""
+        self.check()
+        request = Request(self, self.new_id())
+        self._open[request.id] = request
+        return request
+
+    def forget(self, id: int) -> None:
+        """Drop the answers to a request from now on."""
+        self._open.pop(id, None)
+
+    def deliver(self, answer: Answer, body: bytes) -> None:
+        """Hand an answer to its request. Raises FramingError when nobody ever made that request."""
+        if (request := self._open.get(answer.id)) is not None:
+            request.put(answer, body)
+        elif not 0 < answer.id <= self._last:
+            raise FramingError(f"an answer to request {answer.id}, which nobody made")
+
+    def lose(self, reason: str, fault: bool) -> bool:
+        """Every request ends with Lost; False when that was so before."""
+        if self._lost is not None:
+            return False
+        self._lost = (reason, fault)
+        for request in self._open.values():
+            request.wake()
+        return True
+
+    @property
+    def lost(self) -> Lost | None:
+        """Why the connection ended, None while it goes on."""
+        return None if self._lost is None else Lost(*self._lost)
+
+    def check(self) -> None:
+        """Raise Lost if the connection has ended."""
+        if self._lost is not None:
+            raise Lost(*self._lost)
+
+
+class Connection:
+    """One stream to a worker. `hello`, then `serve` until it ends; beside them any number of requests.
+
+    Starts no task. It ends by `end`, with the first reason given; then every method that sends or waits raises Lost.
+    """
+
+    def __init__(self, reader: StreamReader, writer: StreamWriter, clock: Clock) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._clock = clock
+        self._decoder = frames.harness_decoder()
+        self._requests = Requests()
+        self._turn = asyncio.Lock()  # fair, so the pieces of transfers and everything else go round
+        self._silence = Silence(clock.time())
+        self.said: frames.Hello | None = None
+        self.journal = (
+            0.0  # the clock's time when the worker's journal was begun, never earlier than it really was
+        )
+        self._timer = clock.call_at(clock.time() + frames.HELLO_WAIT, self._no_hello)
+
+    @property
+    def lost(self) -> Lost | None:
+        """Why it ended, None while it is here."""
+        return self._requests.lost
+
+    @property
+    def heard(self) -> float:
+        """The clock's time when the worker was last heard."""
+        return self._silence.heard
+
+    def request(self) -> Request:
+        """A new request, to be used in a `with`. Raises Lost."""
+        return self._requests.open()
+
+    def new_id(self) -> int:
+        """An id for a request whose answer nobody waits for."""
+        return self._requests.new_id()
+
+    async def send(self, data: bytes) -> None:
+        """Write one frame's bytes in turn, once the worker has taken up most of what was written before.
+
+        Frames of callers that wait go out in the order in which they called. Raises Lost.
+        """
+        async with self._turn:
+            self._requests.check()
+            try:
+                self._writer.write(data)
+                await self._writer.drain()
+            except OSError as error:
+                self.end(f"the connection broke: {error}")
+            self._requests.check()
+
+    def post(self, frame: frames.ToWorker) -> None:
+        """Write a short frame now, whoever waits. Nothing happens on a connection that has ended."""
+        if self.lost is not None:
+            return
+        self._writer.write(frames.encode(frame))
+        if self._writer.transport.get_write_buffer_size() > BACKLOG:
+            self.end("the worker does not read what is sent to it")
+
+    def break_off(self, what: str, answer: Answer) -> NoReturn:
+        """End it for an answer that the protocol does not know to `what`. Raises Lost."""
+        reason = f"it answered {what} with {type(answer).__name__.lower()!r}"
+        self.end(reason, fault=True)
+        raise Lost(reason, fault=True)
+
+    async def hello(self) -> frames.Hello:
+        """The first frame. Raises Lost when another comes, or none within HELLO_WAIT."""
+        frame, _ = await self._receive()
+        if not isinstance(frame, frames.Hello):
+            self.end("its first frame was not a hello", fault=True)
+            self._requests.check()
+            raise AssertionError
+        self._timer.cancel()
+        self._watch()
+        self.said = frame
+        self.journal = self.heard - frame.journal_age
+        return frame
+
+    async def serve(self) -> None:
+        """Hand answers to their requests and answer pings until the connection ends. Raises Lost, nothing else."""
+        while True:
+            frame, body = await self._receive()
+            match frame:
+                case frames.Ping():
+                    self.post(frames.Pong())
+                case frames.Pong():
+                    pass
+                case frames.Hello():
+                    self.end("it said hello twice", fault=True)
+                case _:
+                    try:
+                        self._requests.deliver(frame, body)
+                    except FramingError as error:
+                        self.end(str(error), fault=True)
+
+    def end(self, reason: str, *, fault: bool = False) -> None:
+        """End the connection; what is in the socket's buffers still goes out, what is in ours does not."""
+        if not self._requests.lose(reason, fault):
+            return
+        self._timer.cancel()
+        if self._writer.transport.get_write_buffer_size():
+            self._writer.transport.abort()
+        else:
+            self._writer.close()
+
+    async def closed(self) -> None:
+        """Wait until the stream's descriptor is closed, which takes no peer. Call `end` before."""
+        with suppress(OSError):  # how it ended was told where it was noticed
+            await self._writer.wait_closed()
+
+    async def _receive(self) -> tuple[frames.ToHarness, bytes]:
+        while True:
+            self._requests.check()
+            try:
+                if (unit := self._decoder.next()) is not None:
+                    return unit[0], unit[2]
+                data = await self._reader.read(READ)
+            except FramingError as error:
+                self.end(f"it sent what is not a frame: {error}", fault=True)
+            except OSError as error:
+                self.end(f"the connection broke: {error}")
+            else:
+                if data:
+                    self._silence.heard = self._clock.time()
+                    self._decoder.feed(data)
+                else:
+                    self.end(
+                        "it closed the connection" + (" within a frame" if self._decoder.pending else "")
+                    )
+
+    def _no_hello(self) -> None:
+        self.end(f"no hello within {frames.HELLO_WAIT:g} s")
+
+    def _watch(self) -> None:
+        act, again = self._silence.check(self._clock.time())
+        if act == "dead":
+            self.end(f"silent for {frames.DEAD_AFTER:g} s")
+            return
+        if act == "ping":
+            self.post(frames.Ping())
+        if self.lost is None:
+            self._timer = self._clock.call_at(again, self._watch)

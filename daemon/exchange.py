@@ -1,0 +1,197 @@
+"""One request and its answers on one connection: a run that is waited for, a file that is read or written."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from daemon.connection import Connection, Request
+from daemon.protocol import frames
+from daemon.protocol.framing import FramingError
+
+GRANT: Final = frames.WINDOW // 4  # bytes taken up between two window frames: few frames, never a stall
+
+
+class Refused(Exception):
+    """The worker refused or could not; nothing was run. The message is its sentence."""
+
+    def __init__(self, code: frames.ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code: Final = code
+        self.message: Final = message
+
+
+class Output(Struct, frozen=True):
+    """How a run ended; the fields are those of frames.Result, `text` its body: the tail of what was printed."""
+
+    text: bytes = b""
+    exit: int | None = None
+    seconds: float = 0.0
+    truncated: int = 0
+    full_output: str = ""
+    reset: str = ""
+    unknown: str = ""
+    stopped: Literal["", "interrupt", "timeout"] = ""
+    notes: tuple[str, ...] = ()
+
+
+class Content(Struct, frozen=True):
+    """A file or a part of it.
+
+    `size`: bytes of the whole file; `lines`: how many `data` holds, where lines were asked for; `end`: nothing
+    follows `data` in the file.
+    """
+
+    data: bytes
+    size: int
+    lines: int
+    end: bool
+
+
+def encode(frame: frames.ToWorker, body: bytes = b"") -> bytes:
+    """A frame's bytes. Raises Refused for one that is too big."""
+    try:
+        return frames.encode(frame, body)
+    except FramingError as error:
+        raise Refused("limit", str(error)) from error
+
+
+def check(frame: frames.ToWorker) -> None:
+    """Raise Refused for a frame whose values no worker takes: it would end the connection for all calls."""
+    decoder = frames.worker_decoder()
+    try:
+        decoder.feed(encode(frame))
+        decoder.next()
+    except (FramingError, UnicodeEncodeError) as error:
+        raise Refused("bad_request", str(error)) from error
+
+
+def refusal(frame: frames.Error, body: bytes) -> Refused:
+    """What the worker's error says."""
+    return Refused(frame.code, body.decode("utf-8", "replace") or frame.code)
+
+
+async def outcome(
+    connection: Connection, request: Request, on_output: Callable[[bytes], None] | None
+) -> Output | frames.Unknown:
+    """How the run that was asked for ended, or that it never started. Raises Lost and Refused."""
+    while True:
+        frame, body = await request.next()
+        match frame:
+            case frames.Output():
+                if on_output is not None:
+                    on_output(body)
+            case frames.Going():
+                pass
+            case frames.Unknown():
+                return frame
+            case frames.Result():
+                return Output(
+                    text=body,
+                    exit=frame.exit,
+                    seconds=frame.seconds,
+                    truncated=frame.truncated,
+                    full_output=frame.full_output,
+                    reset=frame.reset,
+                    unknown=frame.unknown,
+                    stopped=frame.stopped,
+                    notes=frame.notes,
+                )
+            case frames.Error():
+                raise refusal(frame, body)
+            case _:
+                connection.break_off("a run", frame)
+
+
+async def read(connection: Connection, make: Callable[[int], frames.Read], max_bytes: int) -> Content:
+    """Carry out one read (`make` gets the request's id). Raises Lost, and Refused, also for over `max_bytes`."""
+    with connection.request() as request:
+        wanted = make(request.id)
+        await connection.send(encode(wanted))
+        try:
+            return await _collect(connection, request, wanted, max_bytes)
+        except asyncio.CancelledError:
+            connection.post(_give_up(request))
+            raise
+
+
+async def _collect(connection: Connection, request: Request, wanted: frames.Read, max_bytes: int) -> Content:
+    pieces: list[bytes] = []
+    held = granted = 0
+    while True:
+        frame, body = await request.next()
+        match frame:
+            case frames.Bytes():
+                pass
+            case frames.Error():
+                raise refusal(frame, body)
+            case _:
+                connection.break_off("a read", frame)
+        held += len(body)
+        pieces.append(body)
+        if max(held, _coming(wanted, frame)) > max_bytes:
+            if not frame.last:
+                connection.post(_give_up(request))
+            raise Refused(
+                "limit",
+                f"{wanted.path}: over {max_bytes} bytes (the file has {frame.size}); "
+                "read a part of it with offset and limit",
+            )
+        if frame.last:
+            end = frame.end or (wanted.unit == "bytes" and wanted.offset + held >= frame.size)
+            return Content(data=b"".join(pieces), size=frame.size, lines=frame.lines, end=end)
+        if held - granted >= GRANT:
+            connection.post(frames.Window(id=request.id, bytes=held - granted))
+            granted = held
+
+
+def _coming(wanted: frames.Read, frame: frames.Bytes) -> int:
+    """Bytes that a read is going to bring, as far as its first piece tells."""
+    if wanted.unit == "lines" or frame.last:
+        return 0
+    rest = frame.size - wanted.offset
+    return min(rest, wanted.limit) if wanted.limit else rest
+
+
+async def write(connection: Connection, make: Callable[[int, bool], frames.Write], data: bytes) -> int:
+    """Carry out one write (`make` gets the request's id and whether the piece is the last); the bytes written.
+
+    Sends no more than the window ahead of what the worker has taken up. Raises Lost and Refused.
+    """
+    with connection.request() as request:
+        try:
+            return await _pour(connection, request, make, data)
+        except asyncio.CancelledError:
+            connection.post(_give_up(request))
+            raise
+
+
+async def _pour(
+    connection: Connection, request: Request, make: Callable[[int, bool], frames.Write], data: bytes
+) -> int:
+    sent, window, last = 0, frames.WINDOW, False
+    while True:
+        piece = data[sent : sent + frames.PIECE]
+        got = request.poll()
+        if got is None and not last and len(piece) <= window:
+            sent += len(piece)
+            window -= len(piece)
+            last = sent == len(data)
+            await connection.send(encode(make(request.id, last), piece))
+            continue
+        frame, body = got or await request.next()
+        match frame:
+            case frames.Window():
+                window += frame.bytes
+            case frames.Done():
+                return frame.size
+            case frames.Error():
+                raise refusal(frame, body)
+            case _:
+                connection.break_off("a write", frame)
+
+
+def _give_up(request: Request) -> frames.Window:
+    """The frame that ends a transfer before its time."""
+    return frames.Window(id=request.id, bytes=0)
