@@ -1,0 +1,214 @@
+"""Send a request to its provider and stream what comes back, tried again where that helps."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from typing import Final
+
+import aiohttp
+
+from daemon.provider import errors
+from daemon.provider.base import (
+    Answer,
+    Block,
+    Decoder,
+    Delta,
+    Outcome,
+    Provider,
+    ProviderError,
+    Request,
+    Retry,
+    Streamed,
+    Transport,
+)
+from daemon.provider.retry import RetryPolicy
+
+PIECE: Final = 256 << 10  # bytes of a body sent at once: the loop gets its turn between two
+MAX_ERROR: Final = 64 << 10  # bytes read of an answer that is an error
+ERROR_TIME: Final = 10.0  # seconds to read it in
+LINGER: Final = 0.2  # seconds that a finished answer has to close, so that its connection can be used again
+NOT_STREAMS: Final = (
+    "application/json",
+    "text/html",
+)  # a proxy's page or a plain answer, where a stream was asked for
+PUBLIC: Final = frozenset({"accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta"})
+MIN_SECRET: Final = (
+    8  # characters of a header's value that is hidden; shorter ones would blacken common words
+)
+
+POLICY: Final = RetryPolicy()
+
+
+def open_session() -> aiohttp.ClientSession:
+    """A client for all providers: no limit on connections (each session has one at a time), no cookies; proxies as the
+    environment names them.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=True,
+        auto_decompress=True,
+    )
+
+
+async def stream(
+    provider: Provider,
+    request: Request,
+    *,
+    session: aiohttp.ClientSession | None = None,
+    policy: RetryPolicy = POLICY,
+) -> AsyncGenerator[Streamed, None]:
+    """What the provider answers: deltas, blocks as they complete, retries, and last an Outcome.
+
+    `session` may be None for a provider with its own transport. Raises ProviderError when it is over; no key stands
+    in its message. Cancelled, or closed with `aclose`, it closes the connection at once.
+    """
+    transport = provider.transport or _http(session, policy)
+    tried = 0
+    since: float | None = None  # the first failure
+    while True:
+        tried += 1
+        given = False
+        try:
+            async with aclosing(_once(provider, transport, request, policy)) as events:
+                async for event in events:
+                    yield event
+                    given = True
+            return
+        except ProviderError as error:
+            hidden = _hide(error, request)
+        now = policy.clock()
+        since = now if since is None else since
+        wait = policy.wait(hidden, tried, now - since)
+        yield Retry(hidden.message, wait, tried + 1, given)
+        await policy.sleep(wait)
+
+
+async def _once(
+    provider: Provider, transport: Transport, request: Request, policy: RetryPolicy
+) -> AsyncGenerator[Block | Delta | Outcome, None]:
+    """One try. The stall clock runs only while the provider is waited for, and only a real event sets it back."""
+    left = policy.stall
+    request_id = ""
+    decoder = provider.decoder()
+    async with AsyncExitStack() as stack:
+        try:
+            start = policy.clock()
+            async with asyncio.timeout(left):
+                answer = await _sent(stack, transport, request)
+            request_id = errors.request_id(answer.headers)
+            if answer.status != 200 or answer.headers.get("content-type", "").startswith(NOT_STREAMS):
+                raise await _refusal(provider, answer)
+            left -= policy.clock() - start
+            while True:
+                start, seen = policy.clock(), decoder.events
+                async with asyncio.timeout(max(left, 0)):
+                    piece = await anext(answer.chunks, None)
+                for event in _decoded(decoder, piece):
+                    yield event
+                    if isinstance(event, Outcome):
+                        await _linger(answer)
+                        return
+                left = policy.stall if decoder.events > seen else left - (policy.clock() - start)
+                if piece is None:
+                    raise errors.cut("the stream ended before its last event")
+        except aiohttp.ClientError as error:  # some of its time-outs are TimeoutErrors too
+            raise errors.with_request(_translated(error), request_id) from None
+        except TimeoutError:
+            stalled = ProviderError(f"no event for {policy.stall:g} s", code="stalled", retryable=True)
+            raise errors.with_request(stalled, request_id) from None
+        except OSError as error:
+            raise errors.with_request(_translated(error), request_id) from None
+        except ProviderError as error:
+            raise errors.with_request(error, request_id) from None
+
+
+async def _sent(stack: AsyncExitStack, transport: Transport, request: Request) -> Answer:
+    try:
+        return await stack.enter_async_context(transport(request))
+    except (aiohttp.InvalidURL, ValueError):  # the client's words may hold the key
+        what = "the request cannot be sent: the provider's url, key or headers hold something that no request can"
+        raise ProviderError(what, code="url") from None
+
+
+def _decoded(decoder: Decoder, piece: bytes | None) -> Iterator[Block | Delta | Outcome]:
+    """The events in a piece, None being the end; then the error that came after them, where one did."""
+    events = decoder.end() if piece is None else decoder.feed(piece)
+    yield from events
+    if events:
+        decoder.feed(b"")
+
+
+async def _refusal(provider: Provider, answer: Answer) -> ProviderError:
+    body = bytearray()
+    with suppress(TimeoutError, aiohttp.ClientError, OSError):  # what came of it will do
+        async with asyncio.timeout(ERROR_TIME):
+            while len(body) < MAX_ERROR and (piece := await anext(answer.chunks, None)) is not None:
+                body += piece
+    data = bytes(body[:MAX_ERROR])
+    if answer.status == 200:
+        return errors.not_a_stream(answer.headers, data)
+    if 300 <= answer.status < 400:
+        where = answer.headers.get("location", "elsewhere")
+        what = f"the provider sends us to {where}; if that is right, put it into its url"
+        return ProviderError(what, code="redirect", status=answer.status)
+    return provider.error(answer.status, answer.headers, data)
+
+
+async def _linger(answer: Answer) -> None:
+    """Take up the end of a finished body; whatever happens there does not matter any more."""
+    with suppress(TimeoutError, aiohttp.ClientError, OSError):
+        async with asyncio.timeout(LINGER):
+            async for _ in answer.chunks:
+                pass
+
+
+def _http(session: aiohttp.ClientSession | None, policy: RetryPolicy) -> Transport:
+    if session is None:
+        raise ValueError("a provider without a transport of its own needs a client session")
+    timeout = aiohttp.ClientTimeout(total=None, connect=policy.connect, sock_connect=policy.connect)
+
+    @asynccontextmanager
+    async def send(request: Request) -> AsyncIterator[Answer]:
+        headers = {**request.headers, "content-length": str(len(request.body))}
+        data = request.body if len(request.body) <= PIECE else _pieces(request.body)
+        async with session.post(
+            request.url, data=data, headers=headers, timeout=timeout, allow_redirects=False
+        ) as response:
+            try:
+                names = {name.lower(): value for name, value in response.headers.items()}
+                yield Answer(response.status, names, response.content.iter_any())
+            finally:
+                response.close()  # at once where the answer is not over; nothing where it is
+
+    return send
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), PIECE):
+        yield body[start : start + PIECE]
+
+
+def _translated(error: Exception) -> ProviderError:
+    """An error of the client's as one of ours."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    match error:
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
+            return ProviderError(f"no secure connection to the provider: {said}", code="tls")
+        case aiohttp.ClientPayloadError():
+            return errors.cut(said)
+        case aiohttp.ClientConnectorError() | aiohttp.ServerTimeoutError():
+            return ProviderError(f"the provider cannot be reached: {said}", code="connection", retryable=True)
+        case _:
+            return ProviderError(f"the connection broke: {said}", code="connection", retryable=True)
+
+
+def _hide(error: ProviderError, request: Request) -> ProviderError:
+    """The same error without any value of a private header, which providers and proxies like to repeat."""
+    for name, value in request.headers.items():
+        for secret in {value, value.removeprefix("Bearer ")}:
+            if name.lower() not in PUBLIC and len(secret) >= MIN_SECRET:
+                error.message = error.message.replace(secret, "***")
+    error.args = (error.message,)
+    error.__cause__ = None
+    return error
