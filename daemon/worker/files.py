@@ -1,0 +1,285 @@
+"""Read and replace regular files: never hang on what is not one, never leave half of one. Everything here blocks."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import Final
+
+from daemon.protocol import frames
+from daemon.worker import surroundings
+from daemon.worker.refusal import Refusal
+
+COPY: Final = 1 << 20  # bytes of one read where a file is digested
+UNTIL_LINE: Final = 256 << 10  # bytes of one read where lines are counted
+
+_KINDS: Final = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+)
+
+
+def resolve(path: str, cwd: str) -> str:
+    """An absolute path: relative ones begin at `cwd`, that one at the operator's home; `~` is a home."""
+    for name, value in (("path", path), ("cwd", cwd)):
+        if "\0" in value:
+            raise Refusal("bad_request", f"`{name}` holds a NUL character, which no path can have")
+    if not path:
+        raise Refusal("bad_request", "`path` is empty: name a file")
+    return os.path.join(surroundings.home(), os.path.expanduser(cwd), os.path.expanduser(path))
+
+
+def refusal(error: OSError, path: str) -> Refusal:
+    """The sentence for what the system said about a path."""
+    match error.errno:
+        case errno.ENOENT:
+            parent = Path(path).parent
+            while not parent.exists():
+                parent = parent.parent
+            near = f" (the folder {parent} is there)" if str(parent) != "/" else ""
+            return Refusal("not_found", f"there is no {path}{near}")
+        case errno.ENOTDIR:
+            return Refusal("not_found", f"there is no {path}: a part of the path is a file, not a folder")
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return Refusal(
+                "denied", f"{path}: {error.strerror}; the worker runs as {surroundings.account().pw_name}"
+            )
+        case errno.EISDIR:
+            return Refusal("is_directory", f"{path} is a folder: name a file in it")
+        case errno.ELOOP:
+            return Refusal("bad_request", f"{path} is a symbolic link that leads back to itself")
+        case errno.ENAMETOOLONG:
+            return Refusal(
+                "bad_request", f"`path` has a name that is too long for the file system: {path[:200]}…"
+            )
+        case errno.ENXIO | errno.ENODEV:
+            return Refusal("not_regular", f"{path} is not a regular file")
+        case errno.EAGAIN:
+            return Refusal("not_regular", f"{path} has no content to read now: it is not a regular file")
+        case _:
+            return Refusal("failed", f"{path}: {error.strerror}")
+
+
+def regular(found: os.stat_result, path: str) -> None:
+    """Refuse what is not a regular file, by its name."""
+    if stat.S_ISDIR(found.st_mode):
+        raise Refusal("is_directory", f"{path} is a folder: name a file in it")
+    for test, kind in _KINDS:
+        if test(found.st_mode):
+            raise Refusal("not_regular", f"{path} is {kind}, not a regular file")
+
+
+class Reading:
+    """A file that is being read, piece by piece: bytes from `offset`, at most `limit` (0: to the end)."""
+
+    def __init__(self, path: str, frame: frames.Read) -> None:
+        if frame.offset < 0 or frame.limit < 0:
+            raise Refusal("bad_request", "`offset` and `limit` must not be negative")
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError as error:
+            raise refusal(error, path) from error
+        try:
+            found = os.fstat(self._fd)
+            regular(found, path)
+        except Refusal:
+            self.close()
+            raise
+        self.size = found.st_size
+        self.lines = 0  # seen from the start of the file
+        self.end = False
+        self._by_lines = frame.unit == "lines"
+        self._first = max(1, frame.offset) if self._by_lines else 0
+        self._limit = frame.limit
+        self._position = 0 if self._by_lines else frame.offset
+        # One that grows while it is read is read as it was; files of /proc say 0 and are read to their end.
+        self._stop = self.size or (1 << 62)
+        self._rest = b""
+        self._in_line = False
+
+    def piece(self, size: int = frames.PIECE) -> tuple[bytes, bool]:
+        """The next at most `size` bytes, and whether they are the last."""
+        return self._lines_piece(size) if self._by_lines else self._bytes_piece(size)
+
+    def _read(self, size: int) -> bytes:
+        size = min(size, self._stop - self._position)
+        if size <= 0:
+            return b""
+        try:
+            data = os.pread(self._fd, size, self._position)
+        except OSError as error:
+            raise refusal(error, self.path) from error
+        self._position += len(data)
+        return data
+
+    def _bytes_piece(self, size: int) -> tuple[bytes, bool]:
+        if self._limit:
+            size = min(size, self._limit)
+        data = self._read(size)
+        if self._limit:
+            self._limit -= len(data)
+            if data and not self._limit:
+                self.end = self._position >= self.size
+                return data, True
+        self.end = not data or self._position >= self._stop
+        return data, self.end
+
+    def _lines_piece(self, size: int) -> tuple[bytes, bool]:
+        """Whole reads of the file, cut to the lines that are asked for."""
+        last = self._first + self._limit if self._limit else 0  # the first line that is not asked for
+        while True:
+            data = self._read(min(size, UNTIL_LINE))
+            if not data:
+                self.end = True
+                if self._in_line:
+                    self.lines += 1
+                return b"", True
+            start = 0
+            while self.lines + 1 < self._first:
+                start = data.find(b"\n", start) + 1
+                if not start:
+                    start = len(data)
+                    break
+                self.lines += 1
+            if start == len(data) and self.lines + 1 < self._first:
+                self._in_line = not data.endswith(b"\n")
+                continue
+            stop = len(data)
+            if last:
+                at = start
+                while self.lines + 1 < last:
+                    found = data.find(b"\n", at)
+                    if found < 0:
+                        break
+                    at = found + 1
+                    self.lines += 1
+                if self.lines + 1 >= last:
+                    stop = at
+                    self._position -= len(data) - stop
+                    self._in_line = False
+                    self.end = not self._more()
+                    return data[start:stop], True
+            else:
+                self.lines += data.count(b"\n", start)
+            self._in_line = not data.endswith(b"\n")
+            if start < stop:
+                return data[start:stop], False
+
+    def _more(self) -> bool:
+        return self._position < self._stop and bool(os.pread(self._fd, 1, self._position))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Writing:
+    """A file that is being replaced: pieces go to a temporary one beside it, `commit` puts it in place."""
+
+    def __init__(self, path: str, mode: int, expect: str) -> None:
+        self.asked = path
+        self.expect = expect.lower()
+        self._fd = -1
+        self.temporary = ""
+        self.size = 0
+        try:
+            self.path = os.path.realpath(path)
+            try:
+                self._old: os.stat_result | None = os.stat(self.path)
+            except FileNotFoundError:
+                self._old = None
+            if self._old:
+                regular(self._old, path)
+            elif path.endswith("/"):
+                raise Refusal("is_directory", f"{path} ends in a slash: name a file")
+            folder = os.path.dirname(self.path)
+            os.makedirs(folder, exist_ok=True)
+            self.temporary = os.path.join(folder, f".outrider-{secrets.token_hex(8)}.tmp")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._fd = os.open(self.temporary, flags, mode & 0o777)
+        except FileExistsError as error:
+            raise Refusal("not_found", f"{path}: a part of the path is a file, not a folder") from error
+        except OSError as error:
+            raise refusal(error, path) from error
+
+    def add(self, data: bytes) -> None:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            raise refusal(error, self.asked) from error
+        self.size += len(data)
+
+    def seal(self) -> None:
+        """Everything has come: give it the old one's mode, owner and attributes, and put it on the disk."""
+        try:
+            if self._old:
+                self._keep(self._old)
+            os.fsync(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+        except OSError as error:
+            raise refusal(error, self.asked) from error
+
+    def _keep(self, old: os.stat_result) -> None:
+        if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+            try:
+                os.fchown(self._fd, old.st_uid, old.st_gid)
+            except OSError:  # not ours to give away: the content matters more
+                with contextlib.suppress(OSError):
+                    os.fchown(self._fd, -1, old.st_gid)
+        os.fchmod(self._fd, stat.S_IMODE(old.st_mode))
+        with contextlib.suppress(OSError):  # access lists and labels, where the file system has them
+            for name in os.listxattr(self.path):
+                with contextlib.suppress(OSError):
+                    os.setxattr(self._fd, name, os.getxattr(self.path, name))
+
+    def check(self) -> None:
+        """Refuse when the content that is to be replaced is not the expected one."""
+        if not self.expect:
+            return
+        try:
+            found = digest(self.path)
+        except FileNotFoundError:
+            raise Refusal("changed", f"{self.asked} is not there any more: read it again") from None
+        except OSError as error:
+            raise refusal(error, self.asked) from error
+        if found != self.expect:
+            raise Refusal("changed", f"{self.asked} was changed since it was read: read it again")
+
+    def commit(self) -> None:
+        """Put the new content in place of the old."""
+        try:
+            os.rename(self.temporary, self.path)
+            self.temporary = ""
+            fd = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise refusal(error, self.asked) from error
+
+    def drop(self) -> None:
+        """Let go of what is not in place: the file that was there stays as it is."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self.temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(self.temporary)
+            self.temporary = ""
+
+
+def digest(path: str) -> str:
+    """SHA-256 of a file's content, in hex."""
+    with open(path, "rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,217 @@
+"""The keeper: owns a worker's environments, journals and files, and serves the protocol on a Unix socket."""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import platform
+import signal
+import socket
+import struct
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from daemon.protocol import frames
+from daemon.worker import connection, journal, runs, surroundings
+
+LOCK: Final = "keeper.lock"
+SOCKET: Final = "keeper.sock"
+LOG: Final = "keeper.log"
+HELLO_RUNS: Final = 48 << 10  # bytes of hello's `runs`: its header has 64 KiB in all
+CLEAN_EVERY: Final = 600.0  # seconds between two looks at what may go of the journal
+FLOCK: Final = "hhqqi"  # struct flock: type, whence, start, length, pid
+SHUT_DOWN: Final = "the worker's keeper was ended"
+
+log = logging.getLogger(__name__)
+
+
+class Busy(Exception):
+    """Another keeper serves this scratch folder."""
+
+
+class Keeper:
+    """One worker's keeper; everything it holds on disk is under `scratch`."""
+
+    def __init__(self, scratch: Path, release: str, environ: Mapping[str, str]) -> None:
+        self.scratch = scratch
+        self.release = release
+        self._environ = environ
+        self._started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._tasks: asyncio.TaskGroup | None = None
+        self._stop = asyncio.Event()
+        self._reason = SHUT_DOWN
+        self._retiring = ""
+        self.runs: runs.Runs
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """A task of the keeper: one that fails is logged and ends nothing else."""
+        assert self._tasks is not None
+        return self._tasks.create_task(self._guarded(work, name), name=name)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        try:
+            await work
+        except Exception:  # the one around one request: its fault must not end the others
+            log.exception("%s failed", name)
+
+    def stop(self) -> None:
+        """Have `serve` return: environments end, what was going is unknown."""
+        self._stop.set()
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Locked and listening; on the way out everything that was started is ended. Raises Busy."""
+        with locked(self.scratch / LOCK):
+            kept = journal.Journal(self.scratch / "runs")
+            await asyncio.to_thread(kept.load)
+            async with asyncio.TaskGroup() as self._tasks:
+                self.runs = runs.Runs(kept, self.spawn, self._environ)
+                self.runs.on_end = self._retire_if_idle
+                path = self.scratch / SOCKET
+                path.unlink(missing_ok=True)
+                server = await asyncio.start_unix_server(self._connected, sock=listener(path))
+                cleaning = self.spawn(self._clean(), "clean the journal")
+                serving: set[asyncio.Task[None]] = set()
+                self._serving = serving
+                try:
+                    yield
+                finally:
+                    server.close()
+                    path.unlink(missing_ok=True)
+                    cleaning.cancel()
+                    await self.runs.close(self._reason)
+                    for task in serving:
+                        task.cancel()
+
+    async def serve(self) -> None:
+        """Serve until `stop`."""
+        await self._stop.wait()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sock = writer.get_extra_info("socket")
+        _, uid, _ = peer(sock)
+        if uid not in (0, os.getuid()):
+            log.warning("a connection of user %d was refused", uid)
+            writer.close()
+            return
+        one = connection.Connection(reader, writer, self.runs, self._update)
+        task = self.spawn(one.serve(self.hello()), "connection")
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    def hello(self) -> frames.Hello:
+        """What this worker is and still knows."""
+        account = surroundings.account()
+        return frames.Hello(
+            protocol=frames.PROTOCOL,
+            release=self.release,
+            os=platform.system().lower(),
+            arch=platform.machine(),
+            hostname=socket.gethostname(),
+            interpreters=runs.INTERPRETERS,
+            scratch=str(self.scratch),
+            home=surroundings.home(),
+            user=account.pw_name,
+            cpus=len(os.sched_getaffinity(0)),
+            memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            started=self._started,
+            journal_age=self.runs.journal.age,
+            runs=tuple(self.runs.journal.runs(HELLO_RUNS)),
+        )
+
+    def _update(self, release: str) -> None:
+        """Another release is to take over: end as soon as no run is going."""
+        if release != self.release:
+            self._retiring = release
+            self._retire_if_idle()
+
+    def _retire_if_idle(self) -> None:
+        if self._retiring and not self.runs.going:
+            self._reason = f"the worker was updated from release {self.release} to {self._retiring}"
+            self.stop()
+
+    async def _clean(self) -> None:
+        while True:
+            await asyncio.to_thread(self.runs.journal.clean)
+            await asyncio.sleep(CLEAN_EVERY)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file; the kernel lets it go however this process ends. Raises Busy."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):  # POSIX allows either
+            raise Busy(f"another keeper holds {path}") from None
+        yield
+    finally:
+        os.close(fd)
+
+
+def holder(path: Path) -> int:
+    """Process id of who holds a keeper's lock file; 0 where nobody does. Asking takes no lock."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        asked = struct.pack(FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack(FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+        return 0 if kind == fcntl.F_UNLCK else pid
+    finally:
+        os.close(fd)
+
+
+def listener(path: Path) -> socket.socket:
+    """A listening Unix socket that only its owner may open."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    before = os.umask(0o177)
+    try:
+        sock.bind(str(path))
+    finally:
+        os.umask(before)
+    sock.listen(64)
+    return sock
+
+
+def peer(sock: socket.socket) -> tuple[int, int, int]:
+    """Process, user and group id of who is at the other end of a Unix socket."""
+    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, gid = struct.unpack("3i", found)
+    return pid, uid, gid
+
+
+async def keep(scratch: Path, release: str, ready: int) -> None:
+    """Run a keeper to its end; `ready` is a descriptor that hears `ready`, or why not, and is closed."""
+    keeper = Keeper(scratch, release, os.environ)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, keeper.stop)
+    with open(ready, "w") as told:  # noqa: ASYNC230 - a pipe that takes a line
+        try:
+            async with keeper.listening():
+                told.write("ready\n")
+                told.close()
+                log.info("keeper %d of release %s serves %s", os.getpid(), release, scratch)
+                await keeper.serve()
+        except (Busy, OSError) as error:
+            if told.closed:
+                raise
+            told.write(f"{error}\n")
+
+
+def main(scratch: str, release: str, ready: int) -> None:
+    """The keeper's process; the one that called it returns at once, so that the keeper is nobody's child."""
+    if os.fork():
+        os._exit(0)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    asyncio.run(keep(Path(scratch), release, ready))

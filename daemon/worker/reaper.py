@@ -1,0 +1,303 @@
+"""Hold one environment's processes: a subreaper that starts the interpreter, reaps, and finds and ends them all.
+
+Run as a script of its own (`python -I -S reaper.py FD`): it imports nothing of ours. FD is one end of a stream
+socket to the keeper, which carries JSON lines. The first is the program to start:
+`{"argv", "env", "cwd", "fds": {number in the program: number here}}`; then requests `{"id", "op", …}`, each
+answered by `{"id", …}`; and the events `{"event": "started", "pid"}` and `{"event": "exit", "status"}`. When the
+socket closes, the keeper is gone: everything here ends.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any, NamedTuple
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+END_TRIES = 5.0  # seconds that processes get to go after SIGKILL; one in an uninterruptible wait may not
+ROUND = 0.005  # seconds between two rounds of killing
+OOM_SCORE = "300"  # short of memory, the kernel takes an agent's processes before the keeper
+NAME_LENGTH = 120  # characters of a command line that is shown
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    started: int  # clock ticks since boot: with the pid it names a process for ever
+    state: str
+
+
+def process(pid: int) -> Process | None:
+    """What /proc says of a pid, None where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return Process(pid, int(fields[1]), int(fields[19]), fields[0].decode())
+
+
+def children(pid: int) -> list[int]:
+    """Pids of the children of every thread of `pid`; raises FileNotFoundError where the kernel does not list them."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+        except FileNotFoundError:
+            if os.path.exists(f"/proc/{pid}/task/{thread}"):
+                raise
+        except OSError:
+            continue
+    return found
+
+
+def descendants(root: int) -> dict[int, Process]:
+    """Every process below `root` now; one that forks meanwhile may be missed, so killing goes in rounds."""
+    try:
+        found: dict[int, Process] = {}
+        todo = children(root)
+        while todo:
+            pid = todo.pop()
+            if pid not in found and (one := process(pid)):
+                found[pid] = one
+                todo += children(pid)
+        return found
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return descendants_by_parent(root)
+
+
+def descendants_by_parent(root: int) -> dict[int, Process]:
+    """The same from the parent of every process of the machine."""
+    below: dict[int, list[Process]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (one := process(int(name))):
+            below.setdefault(one.parent, []).append(one)
+    found: dict[int, Process] = {}
+    todo = list(below.get(root, ()))
+    while todo:
+        one = todo.pop()
+        if one.pid not in found:
+            found[one.pid] = one
+            todo += below.get(one.pid, ())
+    return found
+
+
+def name(pid: int) -> str:
+    """A process's command line, or its name in brackets."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            line = file.read(4096).replace(b"\0", b" ").strip()
+        if not line:
+            with open(f"/proc/{pid}/comm", "rb") as file:
+                line = b"[" + file.read().strip() + b"]"
+    except OSError:
+        return "?"
+    text = " ".join(line.decode("utf-8", "replace").split())
+    return text if len(text) <= NAME_LENGTH else text[: NAME_LENGTH - 1] + "…"
+
+
+def send_signal(one: Process, number: int) -> bool:
+    """Signal exactly this process, not another that got its pid; False where it is gone or is not ours to signal."""
+    try:
+        fd = os.pidfd_open(one.pid)
+    except OSError:
+        return False
+    try:
+        now = process(one.pid)
+        if now is None or now.started != one.started or now.state == "Z":
+            return False
+        signal.pidfd_send_signal(fd, number)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+class Reaper:
+    """The environment's processes: `shell` (the interpreter) and all that came of it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.me = os.getpid()
+        self.shell = 0
+        self.alive = False
+        self.ending = False
+        self.marked: set[tuple[int, int]] = set()
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.sock.sendall(json.dumps(message).encode() + b"\n")
+
+    def start(self, argv: list[str], env: dict[str, str], cwd: str, fds: dict[str, int]) -> None:
+        self.shell = os.fork()
+        if self.shell == 0:
+            become(argv, env, cwd, {int(number): fd for number, fd in fds.items()})
+        self.alive = True
+        for fd in set(fds.values()):
+            os.close(fd)
+        self.send({"event": "started", "pid": self.shell})
+
+    def reap(self) -> None:
+        """Collect every child that ended, ours or adopted; tell of the interpreter's end."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                if not self.alive:
+                    self.ending = True  # nobody is left and nobody can come
+                return
+            if pid == 0:
+                return
+            if pid == self.shell:
+                self.alive = False
+                self.send({"event": "exit", "status": os.waitstatus_to_exitcode(status)})
+
+    def new(self) -> list[Process]:
+        """Living descendants since the mark, without the interpreter."""
+        return [
+            one
+            for one in descendants(self.me).values()
+            if one.pid != self.shell and one.state not in "ZX" and (one.pid, one.started) not in self.marked
+        ]
+
+    def mark(self) -> dict[str, Any]:
+        self.marked = {(one.pid, one.started) for one in descendants(self.me).values()}
+        return {}
+
+    def list_new(self) -> dict[str, Any]:
+        return {"processes": [[one.pid, name(one.pid)] for one in self.new()]}
+
+    def signal(self, number: int, interpreter: bool, others: bool) -> dict[str, Any]:
+        """Signal the interpreter first (it then knows that its command was interrupted), then what is new."""
+        if interpreter and self.alive and (one := process(self.shell)):
+            if one.state == "T":
+                send_signal(one, signal.SIGCONT)
+            send_signal(one, number)
+        sent = []
+        for one in self.new() if others else ():
+            title = name(one.pid)
+            if send_signal(one, number):
+                sent.append([one.pid, title])
+        return {"processes": sent}
+
+    def end(self) -> dict[str, Any]:
+        """SIGKILL every descendant, in rounds, until none lives or the time is over."""
+        ended: dict[int, str] = {}
+        give_up = time.monotonic() + END_TRIES
+        while True:
+            living = [one for one in descendants(self.me).values() if one.state not in "ZX"]
+            for one in living:
+                title = ended.get(one.pid) or name(one.pid)
+                if send_signal(one, signal.SIGKILL) and one.pid != self.shell:
+                    ended[one.pid] = title
+            self.reap()
+            if not living or time.monotonic() > give_up:
+                break
+            time.sleep(ROUND)
+        self.ending = True
+        left = [[one.pid, name(one.pid)] for one in living]
+        gone = [[pid, title] for pid, title in ended.items() if pid not in {one.pid for one in living}]
+        return {"ended": gone, "left": left}
+
+    def answer(self, message: dict[str, Any]) -> None:
+        match message["op"]:
+            case "mark":
+                answer = self.mark()
+            case "new":
+                answer = self.list_new()
+            case "signal":
+                answer = self.signal(message["number"], message["interpreter"], message["others"])
+            case "end":
+                answer = self.end()
+            case other:
+                answer = {"error": f"no op {other}"}
+        self.send(answer | {"id": message["id"]})
+
+
+def become(argv: list[str], env: dict[str, str], cwd: str, fds: dict[int, int]) -> None:
+    """Turn this forked process into the program, in a session of its own, with these descriptors only."""
+    try:
+        os.setsid()
+        libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write(OOM_SCORE)
+        high = max(fds) + 1
+        held = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, high) for number, fd in fds.items()}
+        for number, fd in held.items():
+            os.dup2(fd, number, inheritable=True)
+        for number in range(3, high):
+            if number not in fds:
+                with contextlib.suppress(OSError):
+                    os.close(number)
+        for number in (
+            signal.SIGPIPE,
+            signal.SIGXFSZ,
+            signal.SIGCHLD,
+            signal.SIGHUP,
+            signal.SIGINT,
+            signal.SIGTERM,
+        ):
+            signal.signal(number, signal.SIG_DFL)
+        os.chdir(cwd)
+        os.execve(argv[0], argv, env)  # noqa: S606 - the interpreter that was asked for
+    except BaseException as error:  # noqa: BLE001 - this process must never return into the reaper's loop
+        os.write(2, f"{argv[0]} could not be started: {error}\n".encode(errors="replace"))
+    finally:
+        os._exit(127)
+
+
+def libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def main(fd: int) -> None:
+    """Serve one environment until it has ended or the keeper has."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    os.set_blocking(wake_read, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    reaper = Reaper(socket.socket(fileno=fd))
+    buffer = b""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    poll.register(wake_read, select.POLLIN)
+    try:
+        while not reaper.ending:
+            for ready, _ in poll.poll():
+                if ready == wake_read:
+                    os.read(wake_read, 4096)
+                    reaper.reap()
+                    continue
+                data = reaper.sock.recv(1 << 16)
+                if not data:
+                    raise ConnectionResetError
+                *lines, buffer = (buffer + data).split(b"\n")
+                for line in lines:
+                    message = json.loads(line)
+                    if reaper.shell == 0:
+                        reaper.start(message["argv"], message["env"], message["cwd"], message["fds"])
+                    else:
+                        reaper.answer(message)
+    except OSError:  # the keeper is gone
+        reaper.send = lambda message: None  # type: ignore[method-assign]
+        reaper.end()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,12 @@
+"""The one exception for a request that is refused or could not be carried out: a code and a sentence."""
+
+from daemon.protocol import frames
+
+
+class Refusal(Exception):
+    """Nothing was run or changed. `message` is the sentence that says what would be right."""
+
+    def __init__(self, code: frames.ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code: frames.ErrorCode = code
+        self.message = message

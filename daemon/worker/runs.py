@@ -1,0 +1,361 @@
+"""Runs from request to result: checked, queued on their environment, journaled, run once, told to whoever waits."""
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from daemon.protocol import frames
+from daemon.worker import bash, journal, output, surroundings
+from daemon.worker.environment import Ended, Ending, Environment, Process, Spawn, Stop, first_of
+from daemon.worker.refusal import Refusal
+
+INTERPRETERS: Final = ("bash",)
+MAX_GOING: Final = 512  # runs at once, queued ones too: each may hold a thread, five descriptors and a shell
+MAX_TIMEOUT: Final = 7 * 24 * 3600.0  # seconds
+MAX_ID: Final = 1024  # characters of a session's or a call's id
+MAX_NOTE: Final = 2000  # characters of one note, so that a result's header stays in its limits
+
+log = logging.getLogger(__name__)
+
+
+class Peer(Protocol):
+    """Where answers go: a connection; one that is closed takes them to nowhere."""
+
+    def send(self, frame: frames.ToHarness, body: bytes = b"") -> None: ...
+
+    def send_live(self, frame: frames.Output, body: bytes) -> None:
+        """Send, or drop where the peer is behind."""
+
+
+class Slot:
+    """One environment's place: what runs there, what waits, why the next interpreter will be new."""
+
+    def __init__(self) -> None:
+        self.environment: Environment | None = None
+        self.retired: list[Environment] = []  # interpreters that ended and may have left processes
+        self.reset = ""
+        self._busy = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def take(self, stop: Stop) -> bool:
+        """Wait for the turn, first come first served; False when stopped before it came."""
+        if self._busy:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await first_of(turn, stop.wanted)
+            if not turn.done():
+                self._waiting.remove(turn)
+                return False
+        self._busy = True
+        if stop.wanted.done():
+            self.give()
+            return False
+        return True
+
+    def give(self) -> None:
+        """Pass the turn on."""
+        if self._waiting:
+            self._waiting.popleft().set_result(None)
+        else:
+            self._busy = False
+
+
+class Run:
+    """One run that has not ended: what is asked, who waits for it, what it printed last."""
+
+    def __init__(self, frame: frames.Run, code: bytes) -> None:
+        self.key = (frame.session, frame.call)
+        self.frame = frame
+        self.code = code
+        self.interpreter = frame.interpreter or INTERPRETERS[0]
+        self.stop = Stop()
+        self.waiting: list[tuple[Peer, int]] = []
+        self.sink: output.Sink | None = None
+        self._sent = 0
+        self._sent_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def printed(self) -> None:
+        """There is new output: it goes out now, or when the last chunk is old enough."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            at = max(loop.time(), self._sent_at + frames.LIVE_EVERY)
+            self._timer = loop.call_at(at, self._send_live)
+
+    def _send_live(self) -> None:
+        self._timer = None
+        if self.sink is None or self.sink.size == self._sent:
+            return
+        size, ring = self.sink.size, self.sink.ring
+        chunk = ring[-min(frames.LIVE_CHUNK, size - self._sent) :]
+        if len(chunk) < size - self._sent:
+            chunk = output.from_character(chunk)
+        self._sent, self._sent_at = size, asyncio.get_running_loop().time()
+        for peer, id in self.waiting:
+            peer.send_live(frames.Output(id=id), chunk)
+
+    def quiet(self) -> None:
+        """No live output any more."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Runs:
+    """All runs and environments of a worker."""
+
+    def __init__(self, kept: journal.Journal, spawn: Spawn, environ: Mapping[str, str]) -> None:
+        self.journal = kept
+        self.going: dict[journal.Key, Run] = {}
+        self._spawn = spawn
+        self._environ = environ
+        self._slots: dict[tuple[str, str], Slot] = {}
+        self._tasks: dict[journal.Key, asyncio.Task[None]] = {}
+        self._closing = ""
+        self.on_end: Callable[[], None] = lambda: None
+
+    def run(self, peer: Peer, frame: frames.Run, code: bytes) -> None:
+        """Answer a `run`: begin it, or attach to what has its name."""
+        key = (frame.session, frame.call)
+        if going := self.going.get(key):
+            going.waiting.append((peer, frame.id))
+        elif key in self.journal.entries:
+            self._answer_finished(peer, frame.id, key)
+        else:
+            self._admit(frame)
+            run = self.going[key] = Run(frame, code)
+            run.waiting.append((peer, frame.id))
+            self._tasks[key] = self._spawn(self._carry_out(run), f"run {key[0]} {key[1]}")
+
+    def _admit(self, frame: frames.Run) -> None:
+        for name, id in (("session", frame.session), ("call", frame.call)):
+            if not 0 < len(id) <= MAX_ID:
+                raise Refusal("bad_request", f"`{name}` must have 1 to {MAX_ID} characters")
+        if frame.interpreter and frame.interpreter not in INTERPRETERS:
+            listed = ", ".join(INTERPRETERS)
+            raise Refusal(
+                "bad_request", f"there is no interpreter `{frame.interpreter}` here, there is: {listed}"
+            )
+        if not 0 < frame.timeout <= MAX_TIMEOUT:
+            raise Refusal("bad_request", f"`timeout` must be over 0 and at most {MAX_TIMEOUT:.0f} seconds")
+        if self._closing:
+            raise Refusal("busy", f"this worker is ending: {self._closing}")
+        if len(self.going) >= MAX_GOING:
+            raise Refusal(
+                "limit", f"{MAX_GOING} runs are going or waiting here: try again when some have ended"
+            )
+
+    def attach(self, peer: Peer, frame: frames.Attach) -> None:
+        """Answer an `attach` in its three forms."""
+        key = (frame.session, frame.call)
+        if going := self.going.get(key):
+            peer.send(frames.Going(id=frame.id))
+            going.waiting.append((peer, frame.id))
+        elif key in self.journal.entries:
+            self._answer_finished(peer, frame.id, key)
+        else:
+            peer.send(frames.Unknown(id=frame.id))
+
+    def detach(self, peer: Peer) -> None:
+        """A connection is closed: it waits for nothing any more. The runs go on."""
+        for run in self.going.values():
+            run.waiting = [(one, id) for one, id in run.waiting if one is not peer]
+
+    def interrupt(self, key: journal.Key) -> bool:
+        """End one run; False where it is not going."""
+        run = self.going.get(key)
+        if run:
+            run.stop()
+        return run is not None
+
+    def ack(self, key: journal.Key) -> None:
+        if key in self.journal.entries:
+            self._spawn(asyncio.to_thread(self.journal.ack, key), "ack")
+
+    def _answer_finished(self, peer: Peer, id: int, key: journal.Key) -> None:
+        async def answer() -> None:
+            result = await asyncio.to_thread(self.journal.result, key)
+            peer.send(result_frame(id, result), result.text.encode())
+
+        self._spawn(answer(), "answer")
+
+    async def _carry_out(self, run: Run) -> None:
+        try:
+            result = await self._result(run)
+        except Refusal as refusal:
+            del self.going[run.key]
+            for peer, id in run.waiting:
+                peer.send(frames.Error(id=id, code=refusal.code), refusal.message.encode())
+        except OSError as error:
+            del self.going[run.key]
+            said = f"the worker could not journal the run, so it was not begun: {error.strerror}"
+            for peer, id in run.waiting:
+                peer.send(frames.Error(id=id), said.encode())
+        else:
+            del self.going[run.key]
+            for peer, id in run.waiting:
+                peer.send(result_frame(id, result), result.text.encode())
+        finally:
+            run.quiet()
+            self.going.pop(run.key, None)
+            self._tasks.pop(run.key, None)
+            self.on_end()
+
+    async def _result(self, run: Run) -> journal.Result:
+        await asyncio.to_thread(bash.check, run.code)
+        slot = self._slots.setdefault((run.frame.session, run.interpreter), Slot())
+        if not await slot.take(run.stop):
+            return await self._never_begun(run)
+        try:
+            notes = await self._environment(run, slot)
+            if run.stop.wanted.done():
+                return await self._never_begun(run)
+            return await self._run(run, slot, notes)
+        finally:
+            slot.give()
+
+    async def _never_begun(self, run: Run) -> journal.Result:
+        """The result of a run that was stopped while it waited."""
+        await asyncio.to_thread(self.journal.begin, self._meta(run, ""))
+        result = journal.Result(
+            ended=time.time(), stopped="interrupt", notes=("it was stopped before it began: nothing was run",)
+        )
+        await asyncio.to_thread(self.journal.finish, run.key, result)
+        return result
+
+    def _meta(self, run: Run, reset: str) -> journal.Meta:
+        return journal.Meta(
+            session=run.frame.session,
+            call=run.frame.call,
+            started=time.time(),
+            interpreter=run.interpreter,
+            timeout=run.frame.timeout,
+            reset=reset,
+        )
+
+    async def _environment(self, run: Run, slot: Slot) -> tuple[str, ...]:
+        """See to it that the slot has a living interpreter; notes for the model."""
+        if slot.environment and not slot.environment.died:
+            return ()
+        session = run.frame.session
+        if slot.environment:
+            slot.reset = slot.reset or slot.environment.died
+            slot.retired.append(slot.environment)
+            slot.environment = None
+        else:
+            known = await asyncio.to_thread(self.journal.environments, session)
+            if run.interpreter in known:
+                slot.reset = (
+                    slot.reset or known[run.interpreter] or "the worker's keeper ended and was started again"
+                )
+        cwd = await asyncio.to_thread(start_folder, run.frame.cwd)
+        environment = slot.environment = bash.Bash(cwd, self._environ, self._spawn)
+        try:
+            notes = await environment.start()
+        except OSError as error:
+            slot.environment = None
+            raise Refusal("failed", f"no environment could be started: {error.strerror}") from error
+        except Refusal:
+            slot.environment = None
+            raise
+        await asyncio.to_thread(self.journal.set_environment, session, run.interpreter, "")
+        return notes
+
+    async def _run(self, run: Run, slot: Slot, notes: tuple[str, ...]) -> journal.Result:
+        environment = slot.environment
+        assert environment is not None
+        meta = self._meta(run, slot.reset)
+        folder = await asyncio.to_thread(self.journal.begin, meta, run.code)
+        slot.reset = ""
+        run.sink = sink = await asyncio.to_thread(output.Sink, folder / journal.OUTPUT)
+        began = time.monotonic()
+        ending = await environment.run(
+            folder / journal.CODE, sink, limit=run.frame.timeout, stop=run.stop, on_output=run.printed
+        )
+        seconds = time.monotonic() - began
+        if ending.died:
+            known = (run.frame.session, run.interpreter, ending.died)
+            await asyncio.to_thread(self.journal.set_environment, *known)
+        return await asyncio.to_thread(self._finish, run.key, meta, sink, ending, seconds, notes)
+
+    def _finish(
+        self,
+        key: journal.Key,
+        meta: journal.Meta,
+        sink: output.Sink,
+        ending: Ending,
+        seconds: float,
+        notes: tuple[str, ...],
+    ) -> journal.Result:
+        sink.close()
+        text, truncated = sink.tail()
+        notes = (*notes, *ending.notes, *([sink.trouble] if sink.trouble else []))
+        result = journal.Result(
+            ended=time.time(),
+            exit=ending.exit,
+            seconds=round(seconds, 6),
+            truncated=truncated,
+            full_output=str(sink.path) if truncated else "",
+            reset=meta.reset,
+            unknown=self._closing if ending.stopped else "",
+            stopped=ending.stopped,
+            notes=tuple(note[:MAX_NOTE] for note in notes),
+            text=text,
+        )
+        self.journal.finish(key, result)
+        return result
+
+    async def kill(self, session: str, reason: str) -> Ended:
+        """End every environment of a session (all sessions: "") with everything they started."""
+        for run in self.going.values():
+            if session in ("", run.frame.session):
+                run.stop()
+        ended: list[Process] = []
+        left: list[Process] = []
+        for place in [place for place in self._slots if session in ("", place[0])]:
+            slot = self._slots.pop(place)
+            for environment in (*slot.retired, *([slot.environment] if slot.environment else [])):
+                one = await environment.kill()
+                ended += one.ended
+                left += one.left
+            await asyncio.to_thread(self.journal.set_environment, *place, reason)
+        return Ended(tuple(ended), tuple(left))
+
+    async def close(self, reason: str) -> None:
+        """End everything; what was going has that as the reason why nobody knows what it did."""
+        self._closing = reason
+        tasks = list(self._tasks.values())
+        await self.kill("", reason)
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def start_folder(cwd: str) -> str:
+    """Where an environment starts: `cwd`, from the operator's home on. Raises Refusal when it is not a folder."""
+    if "\0" in cwd:
+        raise Refusal("bad_request", "`cwd` holds a NUL character")
+    folder = Path(surroundings.home(), os.path.expanduser(cwd))
+    if not folder.is_dir():
+        raise Refusal(
+            "not_found", f"`cwd` {folder} is not a folder on this worker: make it first, or name another"
+        )
+    return str(folder)
+
+
+def result_frame(id: int, result: journal.Result) -> frames.Result:
+    return frames.Result(
+        id=id,
+        exit=result.exit,
+        seconds=result.seconds,
+        truncated=result.truncated,
+        full_output=result.full_output,
+        reset=result.reset,
+        unknown=result.unknown,
+        stopped=result.stopped,
+        notes=result.notes,
+    )
