@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import structlog
 from blockbuster import BlockBuster, BlockBusterFunction
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,8 +33,23 @@ MAY_BLOCK = [
     ),
 ]
 
+# A traceback in the log shows source lines, which are read when a failure is logged.
+MAY_BLOCK += [
+    ("os.stat", "/linecache.py", function, "a failure is being logged")
+    for function in ("checkcache", "updatecache")
+]
+MAY_BLOCK += [("io.TextIOWrapper.read", "/linecache.py", "updatecache", "a failure is being logged")]
+
 # Tasks of libraries that may outlive a test: how their names begin.
 MAY_STAY: tuple[str, ...] = ()
+
+structlog.configure(
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.processors.format_exc_info,
+        structlog.processors.KeyValueRenderer(key_order=["level", "event"]),
+    ]
+)
 
 ENDING = 1.0  # seconds that what is already ending has to be gone
 

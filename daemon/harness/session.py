@@ -5,6 +5,7 @@ from typing import Final
 
 from daemon.chain import Chain
 from daemon.harness.live import LiveReaders
+from daemon.protocol.api import Origin
 from daemon.protocol.records import Record
 from daemon.provider.base import Wire
 from daemon.statefile.errors import Damage
@@ -24,6 +25,7 @@ class Session:
         self.chain = chain
         self.live = live
         self.wire = Wire()
+        self.origin: Origin | None = None
         self.bad: Damage | None = None
         self.calls: dict[str, asyncio.Task[Exception | None]] = {}
         self.runner: asyncio.Task[None] | None = None

@@ -95,7 +95,7 @@ class Sessions:
             prompt=chain.prompt,
             usage=chain.usage,
             title=chain.title,
-            from_=self._store.origin(session.id),
+            from_=session.origin,
             damage=f"record {damage.n} at byte {damage.offset}: {damage.reason}"
             if damage is not None
             else "",
@@ -105,9 +105,10 @@ class Sessions:
         log = await self.log(id)
         found = await log.read()
         chain, bad = await asyncio.to_thread(_fold, found, id)
-        if (origin := self._store.origin(id)) is not None:
-            chain.posts = {key: n for key, n in chain.posts.items() if n >= origin.n}
         session = Session(id, log, chain, self.readers(id))
+        session.origin = origin = await asyncio.to_thread(self._store.origin, id)
+        if origin is not None:  # the source's keys are not the copy's
+            chain.posts = {key: n for key, n in chain.posts.items() if n >= origin.n}
         if bad is not None:
             session.bad = Damage(chain.n + 1, log.span(chain.n, 1)[0], str(bad))
         return session
