@@ -1,67 +1,43 @@
-"""Build the providers that the configuration and the environment name, and find who serves a `provider/model`."""
+"""Build the providers that are configured, and find who serves a `provider/model`."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from msgspec import Struct
+import msgspec
 
+from daemon.config import ConfigError, ProviderEntry
 from daemon.provider import models, script
 from daemon.provider.anthropic import URL, Anthropic
 from daemon.provider.base import Model, Provider, ProviderError
 from daemon.provider.rehearsal import Rehearsal
 
-KINDS: Final = ("anthropic", "rehearsal")
-KEYS: Final = {"anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")}  # variables of a kind's key and url
+KINDS: Final = ("anthropic", "rehearsal")  # that this release has a wire for
 REHEARSAL: Final = "rehearsal"
 TOUR: Final = "tour"
 SPEED: Final = "OUTRIDER_REHEARSAL_SPEED"  # 2 is twice as fast, 0 without pauses
 
-_VARIABLE: Final = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 
-
-class Table(Struct, frozen=True, forbid_unknown_fields=True):
-    """One `[providers.NAME]` of the configuration. `kind`: NAME itself when empty. In `key`, `url` and the values of
-    `headers` a `$VAR` stands for the environment's. `models`: a name's `context`, `output`, `input`.
-    """
-
-    kind: str = ""
-    url: str = ""
-    key: str = ""
-    region: str = ""
-    headers: Mapping[str, str] = {}
-    models: Mapping[str, Any] = {}
-
-
-class Settings(Struct, frozen=True):
-    """What the configuration says about providers. `model`: `defaults.model`; `rehearsal`: the scripts' folder."""
-
-    providers: Mapping[str, Table] = {}
-    model: str = ""
-    rehearsal: Path | None = None
-
-
-class BadProvider(ValueError):
-    """A provider's configuration that cannot be used: the message names the field and what would be right."""
-
-
-def build(settings: Settings, env: Mapping[str, str]) -> dict[str, Provider]:
-    """The configured providers by name: tables in their order, then those whose key stands in the environment, last
-    the rehearsal. Lists the scripts' folder, so it is for start-up, not for the loop. Raises BadProvider.
+def build(
+    entries: Mapping[str, ProviderEntry], folder: Path | None, env: Mapping[str, str]
+) -> dict[str, Provider]:
+    """The configured providers by name, in their order, the rehearsal last; those of a kind that this release has no
+    wire for are left out. `folder`: the user's rehearsals; it is listed, so this is for start-up, not for the loop.
+    Raises ConfigError.
     """
     built: dict[str, Provider] = {}
-    for name, table in settings.providers.items():
-        if "/" in name or not name:
-            raise BadProvider(
-                f"providers.{name}: a provider's name has no slash, since `provider/model` is cut at one"
-            )
-        built[name] = _one(name, table, settings, env)
-    for kind, (key, _) in KEYS.items():
-        if kind not in built and env.get(key, "").strip():
-            built[kind] = _one(kind, Table(), settings, env)
+    for name, entry in entries.items():
+        match entry.kind or name:
+            case "anthropic":
+                built[name] = _anthropic(name, entry)
+            case "rehearsal":
+                built[name] = Rehearsal(script.names(folder), folder=folder, speed=_speed(env), name=name)
+            case _:
+                continue
     if REHEARSAL not in built:
-        built[REHEARSAL] = _one(REHEARSAL, Table(), settings, env)
+        built[REHEARSAL] = Rehearsal(script.names(folder), folder=folder, speed=_speed(env))
     return built
 
 
@@ -90,10 +66,8 @@ def served(providers: Mapping[str, Provider]) -> list[str]:
     return [f"{name}/{model.name}" for name, provider in providers.items() for model in provider.models()]
 
 
-def default_model(settings: Settings, providers: Mapping[str, Provider]) -> str:
-    """The model of a session that names none: the configured one, else the first provider's best, else the tour."""
-    if settings.model:
-        return settings.model
+def default_model(providers: Mapping[str, Provider]) -> str:
+    """The model of a session when nobody names one: the first provider's best, else the tour."""
     for name, provider in providers.items():
         if not isinstance(provider, Rehearsal) and (known := provider.models()):
             return f"{name}/{known[0].name}"
@@ -101,84 +75,68 @@ def default_model(settings: Settings, providers: Mapping[str, Provider]) -> str:
 
 
 class Registry:
-    """The providers of one daemon, as the harness sees them."""
+    """The providers of one daemon; see `build` for the arguments. `env`: the process's own when left out."""
 
-    def __init__(self, providers: Mapping[str, Provider], default: str = f"{REHEARSAL}/{TOUR}") -> None:
-        self.providers = providers
-        self.default = default
+    def __init__(
+        self,
+        entries: Mapping[str, ProviderEntry],
+        folder: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.providers = build(entries, folder, os.environ if env is None else env)
+        self._unserved = {
+            name: entry.kind or name for name, entry in entries.items() if name not in self.providers
+        }
 
     def resolve(self, name: str) -> tuple[Provider, Model]:
-        """See `resolve`; an empty name is the default model's."""
-        return resolve(name or self.default, self.providers)
+        """See `resolve`."""
+        provider = name.partition("/")[0]
+        if kind := self._unserved.get(provider):
+            what = f"model {name!r}: this release has no wire of kind {kind!r}"
+            raise ProviderError(f"{what}; served are {', '.join(self.served())}", code="model")
+        return resolve(name, self.providers)
 
     def served(self) -> Sequence[str]:
         """See `served`."""
         return served(self.providers)
 
+    def default(self) -> str:
+        """See `default_model`."""
+        return default_model(self.providers)
 
-def _one(name: str, table: Table, settings: Settings, env: Mapping[str, str]) -> Provider:
-    kind = table.kind or name
+
+def _anthropic(name: str, entry: ProviderEntry) -> Provider:
     where = f"providers.{name}"
-    match kind:
-        case "anthropic":
-            variable, base = KEYS[kind] if name == kind else ("", "")
-            key = _expanded(f"{where}.key", table.key, env) or env.get(variable, "")
-            url = _expanded(f"{where}.url", table.url, env) or env.get(base, "") or URL
-            headers = {
-                header: _sendable(
-                    f"{where}.headers.{header}", _expanded(f"{where}.headers.{header}", value, env)
-                )
-                for header, value in table.headers.items()
-            }
-            return Anthropic(
-                name,
-                url=_checked(f"{where}.url", url),
-                key=_sendable(f"{where}.key", key),
-                headers=headers,
-                known=_known(where, table, models.ANTHROPIC),
-            )
-        case "rehearsal":
-            scripts = script.names(settings.rehearsal)
-            return Rehearsal(scripts, folder=settings.rehearsal, speed=_speed(env), name=name)
-        case _:
-            raise BadProvider(f"{where}.kind: there is no kind {kind!r}; kinds are {', '.join(KINDS)}")
-
-
-def _known(where: str, table: Table, known: Sequence[Model]) -> Sequence[Model]:
+    table = {model: msgspec.to_builtins(limits) for model, limits in entry.models.items()}
     try:
-        return models.overridden(known, table.models)
+        known = models.overridden(models.ANTHROPIC, table)
     except ValueError as error:
-        raise BadProvider(f"{where}.{error}") from None
-
-
-def _expanded(where: str, text: str, env: Mapping[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
-        if name not in env:
-            raise BadProvider(f"{where}: the environment has no {name}; set it, or write the value itself")
-        return env[name]
-
-    return _VARIABLE.sub(value, text)
+        raise ConfigError(f"{where}.{error}") from None
+    headers = {
+        header: _sendable(f"{where}.headers.{header}", value) for header, value in entry.headers.items()
+    }
+    url, key = _address(f"{where}.url", entry.url or URL), _sendable(f"{where}.key", entry.key)
+    return Anthropic(name, url=url, key=key, headers=headers, known=known)
 
 
 def _sendable(where: str, text: str) -> str:
     text = text.strip()
     if not text.isascii() or not text.isprintable():
-        raise BadProvider(f"{where}: it holds characters that no HTTP header can; copy it anew")
+        raise ConfigError(f"{where}: it holds characters that no HTTP header can; copy it anew")
     return text
 
 
-def _checked(where: str, url: str) -> str:
+def _address(where: str, url: str) -> str:
     url = url.strip()
     if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url):
-        raise BadProvider(f"{where}: {url!r} is no address; write it as https://host or http://host:port")
+        raise ConfigError(f"{where}: {url!r} is no address; write it as https://host or http://host:port")
     return url
 
 
 def _speed(env: Mapping[str, str]) -> float:
     text = env.get(SPEED, "").strip() or "1"
     if not re.fullmatch(r"\d+(\.\d+)?", text):
-        raise BadProvider(
+        raise ConfigError(
             f"{SPEED}: {text!r} is no speed; 1 is as written, 2 twice as fast, 0 without pauses"
         )
     return float(text)
