@@ -199,6 +199,10 @@ class Harness:
         """Every worker known to the pool."""
         return self._pool.list()
 
+    def providers(self) -> Sequence[str]:
+        """The names, `provider/model`, that sessions can be made with."""
+        return self._models.served()
+
     async def resume(self) -> None:
         """Kick every session that needs a step; a failed one waits for a retry or a message."""
         for id in await asyncio.to_thread(self._store.ids):

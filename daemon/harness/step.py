@@ -34,9 +34,11 @@ log = structlog.get_logger()
 
 
 class Models(Protocol):
-    """Finds who serves a `provider/model`. Raises ProviderError that lists what is served."""
+    """Finds who serves a `provider/model` (raises ProviderError that lists what is served), and lists them."""
 
     def resolve(self, name: str) -> tuple[Provider, Model]: ...
+
+    def served(self) -> Sequence[str]: ...
 
 
 class Stepper:

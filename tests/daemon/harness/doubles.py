@@ -123,6 +123,9 @@ class FakeModels:
             raise ProviderError(f"there is no model {name!r}; served: fake/m", code="model")
         return self.provider, Model("m", context=10_000, input=(TEXT, "image/png"))
 
+    def served(self) -> Sequence[str]:
+        return ["fake/m"]
+
 
 HELLO = frames.Hello(
     protocol=frames.PROTOCOL,

@@ -153,7 +153,7 @@ async def test_a_failed_session_steps_on_at_a_post(store: Store) -> None:
 )
 async def test_an_answer_that_is_no_finished_one_is_an_error_that_names_it(
     store: Store,
-    answer: list,
+    answer: list[Scripted],
     code: str,
     says_: str,
 ) -> None:
