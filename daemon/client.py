@@ -3,7 +3,7 @@
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -145,7 +145,7 @@ class Client:
 
     async def stream(
         self, id: str, after: int = 0, limit: int | None = None, wait: float = 0.0
-    ) -> AsyncIterator[Record]:
+    ) -> AsyncGenerator[Record, None]:
         """As `records`, one by one as they arrive."""
         decoder, n = records.decoder(), after
         query = _range(after, limit) | ({"wait": f"{wait:.3f}"} if wait else {})
@@ -215,7 +215,7 @@ class Client:
 
     # ---- following
 
-    async def follow(self, id: str, after: int = 0, deltas: bool = False) -> AsyncIterator[Followed]:
+    async def follow(self, id: str, after: int = 0, deltas: bool = False) -> AsyncGenerator[Followed, None]:
         """Records after number `after`, each once and in order, as they come; reconnects by number for ever.
 
         With `deltas` also live pieces. Lost and Back tell of the connection. A record whose body is neither text

@@ -97,7 +97,7 @@ class FakeHarness:
         self.stepping: set[str] = set()
         self.ended: set[str] = set()
         self.readers: list[FakeLive] = []
-        self.gone = asyncio.Event()
+        self.here, self.gone = asyncio.Event(), asyncio.Event()
         self.before: Callable[[], Awaitable[None]] | None = None
         self.failure: Exception | None = None
         self.known_workers: list[api.WorkerInfo] = []
@@ -174,6 +174,7 @@ class FakeHarness:
     def live(self, id: str) -> Iterator[FakeLive]:
         reader = FakeLive()
         self.readers.append(reader)
+        self.here.set()
         try:
             yield reader
         finally:
