@@ -262,6 +262,8 @@ class Connection:
                     pass
                 case frames.Hello():
                     self.end("it said hello twice", fault=True)
+                case frames.Error(id=0):
+                    self.end(f"it ended the connection: {body.decode('utf-8', 'replace')}", fault=True)
                 case _:
                     try:
                         self._requests.deliver(frame, body)

@@ -204,6 +204,14 @@ async def test_a_run_happens_once_and_its_result_is_whole_wherever_the_stream_to
                 await worker.cut()
 
 
+async def test_a_result_that_came_before_the_end_of_its_connection_is_taken(bench: Bench) -> None:
+    task, run = await going(bench)
+    result = frames.encode(frames.Result(id=run.id, exit=0), b"in time")
+    bench.worker.end.writer.write(frames.encode(frames.Output(id=run.id), b"o") + result + b"garbage\n")
+    await bench.worker.ended()
+    assert (await task).text == b"in time"
+
+
 async def test_a_run_that_was_lost_on_its_way_is_sent_again_and_happens_once(bench: Bench) -> None:
     await bench.worker.dial()
     await bench.worker.settled()
@@ -445,6 +453,7 @@ async def test_garbage_instead_of_a_hello_ends_the_connection_with_a_reason(
     [
         (frames.Result(id=7), "request 7, which nobody made"),
         (frames.Result(id=0), "request 0, which nobody made"),
+        (frames.Error(id=0), "it ended the connection"),
         (frames.Bytes(id=1), "answered a run with 'bytes'"),
         (frames.Unknown(id=1), "answered a run with 'unknown'"),
     ],
