@@ -1,6 +1,7 @@
 """The command line: each verb parses, calls one function of daemon.verbs and returns its code."""
 
 import asyncio
+import functools
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -79,6 +80,7 @@ def serving(verb: Verb) -> Verb:
         help="TCP address of the API; `none` for none. Repeatable.",
     )
     @json_option
+    @functools.wraps(verb)
     def with_options(data: str, own_socket: str, listen: tuple[str, ...], json: bool) -> Any:
         from daemon.verbs.service import Options
 
@@ -88,7 +90,6 @@ def serving(verb: Verb) -> Verb:
         addresses = tuple(address for address in listen if address != "none") if listen else None
         return verb(Options(data, own_socket or socket, addresses), json)
 
-    with_options.__doc__ = verb.__doc__
     return with_options
 
 
@@ -113,6 +114,7 @@ def creating(verb: Verb) -> Verb:
     @click.option(
         "--param", "params", multiple=True, metavar="KEY=VALUE", help="A provider's setting. Repeatable."
     )
+    @functools.wraps(verb)
     def with_create(
         model: str,
         workers: tuple[str, ...],
@@ -135,7 +137,6 @@ def creating(verb: Verb) -> Verb:
         )
         return verb(create, **rest)
 
-    with_create.__doc__ = verb.__doc__
     return with_create
 
 

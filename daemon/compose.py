@@ -5,7 +5,7 @@ import importlib.metadata
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from daemon.config import Settings
 from daemon.harness.harness import Harness
 from daemon.pool import Pool
 from daemon.provider.registry import Registry
-from daemon.statefile.errors import LockedError
+from daemon.statefile.errors import StateFileError
 from daemon.statefile.store import Store
 from daemon.worker import launch
 
@@ -60,29 +60,32 @@ def make_folder(path: Path) -> None:
         raise StartError(f"cannot make the folder {path}: {error.strerror}") from error
 
 
-async def serve(settings: Settings, announce: Callable[[Ready], None]) -> None:
-    """Be the daemon until SIGTERM or SIGINT; `announce` is called once, when it is ready. Raises StartError."""
-    await asyncio.to_thread(make_folder, settings.data)
+def run(settings: Settings, environ: Mapping[str, str], announce: Callable[[Ready], None]) -> None:
+    """Be the daemon until SIGTERM or SIGINT; `announce` is called once, when it is ready.
+
+    Raises StartError, and ConfigError for a provider that cannot be used."""
+    make_folder(settings.data)
     for warning in settings.warnings:
-        log.warning(warning)
+        log.warning("configuration", what=warning)
     store = Store(settings.data)
     try:
+        models = Registry(settings.providers, settings.rehearsal, environ)
         with store.lock():
-            try:
-                await _serve(settings, store, announce)
-            finally:
-                await store.close()
-    except LockedError as error:
+            asyncio.run(_serve(settings, store, models, announce))
+    except StateFileError as error:
         raise StartError(str(error)) from error
 
 
-async def _serve(settings: Settings, store: Store, announce: Callable[[Ready], None]) -> None:
+async def _serve(
+    settings: Settings, store: Store, models: Registry, announce: Callable[[Ready], None]
+) -> None:
     version = release()
     ending = asyncio.Event()
     _on_signals(ending)
     pool = Pool(release=version)
-    models = Registry(settings.providers, settings.rehearsal)
-    async with aiohttp.ClientSession() as http:
+    async with AsyncExitStack() as owned:
+        owned.push_async_callback(store.close)
+        http = await owned.enter_async_context(aiohttp.ClientSession())
         try:
             async with asyncio.TaskGroup() as root:
                 harness = Harness(
@@ -99,15 +102,14 @@ async def _serve(settings: Settings, store: Store, announce: Callable[[Ready], N
                     served = await _listen(listeners, settings, harness, version)
                     root.create_task(_keep_local(pool, settings.scratch, version), name="local worker")
                     await harness.resume()
-                    log.info(
-                        "ready", socket=str(settings.socket), listen=list(served.tcp), data=str(settings.data)
-                    )
+                    log.info("ready", socket=str(settings.socket), listen=list(served.tcp), pid=os.getpid())
                     announce(Ready(settings.socket, served.tcp))
                     await ending.wait()
                     log.info("ending")
                 raise _Ending  # cancels what runs: a step in flight is cut, and goes on at the next start
         except* _Ending:
-            log.info("ended")
+            pass
+    log.info("ended")
 
 
 async def _listen(listeners: AsyncExitStack, settings: Settings, harness: Harness, version: str) -> Served:
@@ -164,22 +166,31 @@ def _on_signals(ending: asyncio.Event) -> None:
 
 
 def log_to(stream: TextIO) -> None:
-    """Log to `stream`: for eyes on a terminal, as key=value elsewhere."""
+    """Log to `stream`, our own lines and the libraries': for eyes on a terminal, as key=value elsewhere."""
     renderer: structlog.typing.Processor
     if stream.isatty():
         renderer = structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
     else:
         renderer = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper("iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    if not stream.isatty():
+        shared.append(structlog.processors.format_exc_info)
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper("iso", utc=True),
-            structlog.processors.StackInfoRenderer(),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
+        processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

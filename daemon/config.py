@@ -24,7 +24,7 @@ KEYS: Final[Mapping[str, str]] = {  # a provider whose key stands in the environ
     "google": "GEMINI_API_KEY",
     "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
 }
-URLS: Final[Mapping[str, str]] = {"openai": "OPENAI_BASE_URL"}
+URLS: Final[Mapping[str, str]] = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}
 
 
 class ConfigError(Exception):
@@ -142,7 +142,7 @@ def load(
         socket=_socket(environ, socket or daemon.socket, folder, own),
         listen=tuple(address(text) for text in (LISTEN if chosen is None else chosen)),
         listen_given=chosen is not None,
-        model=environ.get("OUTRIDER_MODEL") or defaults.model,
+        model=defaults.model,
         providers=_providers(tables.get("providers", {}), environ, warnings),
         rehearsal=Path(rehearsal).expanduser() if rehearsal else user_file.parent / "rehearsal",
         files=tuple(files),

@@ -3,9 +3,9 @@
 import asyncio
 import sys
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any, Final, assert_never, cast
+from typing import Any, Final, assert_never
 
 import msgspec
 from msgspec import Struct
@@ -120,7 +120,7 @@ class _Watch:
             async with asyncio.TaskGroup() as group:
                 ticking = group.create_task(self._tick(), name="live part")
                 followed = self._client.follow(self._id, self._after, self._painter.live)
-                async with aclosing(cast(AsyncGenerator[Followed, None], followed)):
+                async with aclosing(followed):
                     async for event in followed:
                         self._take(event)
                         if isinstance(event, Record) and await self._is_over(event.n, over):

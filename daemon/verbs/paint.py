@@ -18,6 +18,7 @@ CLIP_CHARS: Final = 8 << 10
 INDENT: Final = "  "  # what stands in a body can never look like a header
 LIVE_LINES: Final = 6  # of a run's live output or of a thought
 REDRAW: Final = 0.04  # seconds between two drawings of the live part: smooth to the eye
+PROSE: Final = 100  # columns of words on a terminal: longer lines are hard to read
 TAB: Final = 4  # columns of a tab in the live part, where each line's width is counted
 
 _RESET: Final = "\x1b[0m"
@@ -35,6 +36,7 @@ _STYLES: Final[Mapping[str, str]] = {
     "good": "\x1b[32m",
 }
 _DIM: Final = frozenset({"start", "config", "system", "thinking", "step", "summary", "end", "output"})
+_PROSE: Final = frozenset({"message", "text", "thinking", "error", "summary", "system"})
 
 
 class Ink:
@@ -73,12 +75,14 @@ class Painter:
         live: bool = False,
         full: bool = False,
         retry: str = "",
+        terminal: bool | None = None,
         pen: Ink | None = None,
         screen: Callable[[], os.terminal_size] = shutil.get_terminal_size,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._out = out or sys.stdout
         self.live = live
+        self._terminal = live or (is_terminal(self._out) if terminal is None else terminal)
         self._ink = pen or ink(self._out)
         self._full = full
         self._retry = retry
@@ -163,19 +167,23 @@ class Painter:
         parts = [gap, self._ink(f"#{item.n} ", "dim"), self._ink(item.title, style), "\n"]
         shown = item.body if self._full or not item.folded else ""
         start, note, end = (shown, "", "") if self._full else plain.clip(shown, CLIP_LINES, CLIP_CHARS)
-        parts.append(self._body(start, "failed" if item.kind == "error" else ""))
+        parts.append(self._body(item, start))
         if note:
-            parts += [INDENT, self._ink(f"… {note}; --full shows all …", "note"), "\n", self._body(end, "")]
+            parts += [INDENT, self._ink(f"… {note}; --full shows all …", "note"), "\n", self._body(item, end)]
         if item.hint:
             command = f"  ({self._retry})" if self._retry else ""
             parts += [INDENT, self._ink(f"What you can do: {item.hint}{command}", "note"), "\n"]
         return "".join(parts)
 
-    def _body(self, text: str, style: str) -> str:
+    def _body(self, item: Item, text: str) -> str:
         if not text:
             return ""
-        rows = (f"{INDENT}{self._ink(row, style)}" if row else "" for row in text.split("\n"))
-        return "\n".join(rows) + "\n"
+        style = "failed" if item.kind == "error" else ""
+        rows = self._prose(text) if item.kind in _PROSE and self._terminal else text.split("\n")
+        return "".join(f"{INDENT}{self._ink(row, style)}\n" if row else "\n" for row in rows)
+
+    def _prose(self, text: str) -> list[str]:
+        return wrap(text, min(self._screen().columns, PROSE) - len(INDENT) - 1, words=True)
 
     # What is live.
 
@@ -204,7 +212,10 @@ class Painter:
             number = self._fold.waiting.get(item.call, 0)
             title = f"{item.title} of #{number}" if number else item.title
             rows.append(self._ink(cut(title, width), style))
-            body = wrap(item.body, width - len(INDENT)) if item.body else []
+            if item.kind in _PROSE:
+                body = self._prose(item.body)
+            else:
+                body = wrap(item.body, width - len(INDENT)) if item.body else []
             if item.kind != "text":
                 body = [self._ink(row, "dim") for row in body[-LIVE_LINES:]]
             rows += [INDENT + row for row in body]
@@ -225,19 +236,27 @@ def _wide(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def wrap(text: str, width: int) -> list[str]:
-    """`text` in rows of at most `width` columns, broken where the column is and not at words."""
+def wrap(text: str, width: int, words: bool = False) -> list[str]:
+    """`text` in rows of at most `width` columns; with `words` broken at a space where there is one."""
     rows = []
     for row in text.expandtabs(TAB).split("\n"):
         if len(row) <= width and row.isascii():
             rows.append(row)
             continue
-        start = used = 0
-        for at, char in enumerate(row):
-            if used + (wide := _wide(char)) > width:
-                rows.append(row[start:at])
-                start, used = at, 0
+        start = at = used = 0
+        space = -1
+        while at < len(row):
+            wide = _wide(row[at])
+            if used + wide > width and at > start:
+                end = space if words and space > start else at
+                rows.append(row[start:end])
+                start = at = end + (end == space)
+                used, space = 0, -1
+                continue
+            if row[at] == " ":
+                space = at
             used += wide
+            at += 1
         rows.append(row[start:])
     return rows
 

@@ -73,8 +73,8 @@ async def connect(place: Where) -> AsyncIterator[Client]:
         async with Client(place.socket or place.url, place.key) as client:
             yield client
     except Unreachable as error:
-        hint = "\nStart it: outrider up" if place.here else ""
-        raise VerbError(f"{safe(str(error))}{hint}", UNREACHABLE) from error
+        hint = "; `outrider up` starts it" if place.here else ""
+        raise VerbError(f"{safe(str(error)).partition(';')[0]}{hint}", UNREACHABLE) from error
 
 
 async def session_id(client: Client, prefix: str) -> str:

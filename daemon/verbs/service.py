@@ -21,7 +21,7 @@ from daemon.plain import safe
 from daemon.statefile.errors import LockedError
 from daemon.statefile.store import Store
 from daemon.verbs.reach import OK, VerbError, say, say_json
-from daemon.worker import launch
+from daemon.worker import keeper, launch
 
 START: Final = 60.0  # seconds a daemon has to be ready: it looks at every session first
 POLL: Final = 0.1  # seconds between two looks at a daemon that starts or ends
@@ -80,7 +80,7 @@ def daemon(options: Options, environ: Mapping[str, str], json: bool) -> int:
         sys.stdout.flush()
 
     try:
-        asyncio.run(compose.serve(settings, announce))
+        compose.run(settings, environ, announce)
     except compose.StartError as error:
         raise VerbError(str(error)) from error
     return OK
@@ -108,13 +108,16 @@ def down(options: Options, environ: Mapping[str, str], json: bool) -> int:
     pid = _holder(settings.data)
     if pid is not None:
         _end(pid)
-    ended = asyncio.run(launch.end(settings.scratch))
+    worker = keeper.holder(settings.scratch / keeper.LOCK)
+    asyncio.run(launch.end(settings.scratch))
     if json:
-        say_json({"daemon": pid, "worker": bool(ended)})
-    elif pid is None:
-        say("no daemon was running" + (", its local worker was ended" if ended else ""))
+        say_json({"daemon": pid, "worker": worker or None})
+    elif pid is None and not worker:
+        say("outrider was not up")
     else:
-        say(f"outrider is down, pid {pid} has ended")
+        ended = [f"daemon (pid {pid})"] if pid else []
+        ended += [f"local worker (pid {worker})"] if worker else []
+        say(f"outrider is down: ended {' and '.join(ended)}")
     return OK
 
 

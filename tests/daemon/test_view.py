@@ -452,7 +452,7 @@ def test_colours_are_on_titles_and_never_in_the_text() -> None:
     assert screen.text == "\x1b[2m#5 \x1b[0m\x1b[1;32manswer\x1b[0m\n  plain\n"
 
 
-@given(st.text(st.sampled_from("ab\t漢字e\u0301👍\n"), max_size=80), st.integers(4, 30))
+@given(st.text(st.sampled_from("ab \t漢字e\u0301👍\n"), max_size=80), st.integers(4, 30))
 def test_wrapped_rows_fit_their_columns(text: str, width: int) -> None:
     def columns(row: str) -> int:
         return sum(
@@ -463,4 +463,11 @@ def test_wrapped_rows_fit_their_columns(text: str, width: int) -> None:
     rows = wrap(text, width)
     assert all(columns(row) <= width for row in rows)
     assert "".join(rows) == text.expandtabs(4).replace("\n", "")
+    words = wrap(text, width, words=True)
+    assert all(columns(row) <= width for row in words)
+    assert "".join(words).replace(" ", "") == text.expandtabs(4).replace("\n", "").replace(" ", "")
     assert columns(cut(text.replace("\n", " "), width)) <= width
+
+
+def test_words_are_broken_at_spaces_where_there_are_some() -> None:
+    assert wrap("one two  three_is_long\n\nx", 8, words=True) == ["one two ", "three_is", "_long", "", "x"]
