@@ -11,9 +11,16 @@ from msgspec import ValidationError
 
 from daemon.harness.errors import HarnessError, Malformed, Unready
 from daemon.protocol import api
+from daemon.statefile.errors import DamagedError, MissingError, NoSpaceError, ReopenError, StateFileError
 
 RETRY_AFTER: Final = 2  # seconds; a start takes less, and a client that comes too early is told again
 PHRASES: Final = {413: "the body is too large", 417: "this Expect header is not served"}
+_STATE_FILE: Final[dict[type[StateFileError], int]] = {
+    MissingError: 404,
+    DamagedError: 409,
+    NoSpaceError: 507,
+    ReopenError: 507,
+}
 _AT: Final = re.compile(r"^(.*) - at `\$\.?(.*)`$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 
@@ -83,6 +90,8 @@ def _describe(request: web.Request, error: Exception) -> tuple[int, str, dict[st
         case HarnessError():
             wait = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, Unready) else {}
             return error.status, str(error), wait
+        case StateFileError():
+            return _STATE_FILE.get(type(error), 503), str(error), {}
         case web.HTTPMethodNotAllowed():
             allow = ", ".join(sorted(error.allowed_methods))
             return 405, f"{request.path} takes {allow}, not {request.method}", {"Allow": allow}

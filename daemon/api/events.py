@@ -12,7 +12,9 @@ from msgspec import Struct
 
 from daemon.api import reading
 from daemon.api.needs import Harness, Live, Log
+from daemon.harness.live import Restart
 from daemon.protocol import api, events
+from daemon.statefile.errors import StateFileError
 
 CACHE: Final = 8 << 20  # bytes of encoded records kept for all readers together
 BATCH: Final = 256 << 10  # bytes that are read, and written, in one go
@@ -154,7 +156,7 @@ class _Reader:
         self._cache = cache
         self._limits = limits
         self._cursor = 0
-        self._caught_up = False
+        self._caught_up = self._over = False
         self._woken = asyncio.Event()
         self._pieces: asyncio.Queue[bytes] = asyncio.Queue(QUEUE)
 
@@ -167,12 +169,14 @@ class _Reader:
                 helpers.append(self._watch_live(self._live))
             tasks = [group.create_task(one, name=f"events of {self._log.id}") for one in helpers]
             try:
-                while not closing.is_set():
+                while not (closing.is_set() or self._over):
                     await self._write_live()
                     await self._write_records()
                     await self._sleep()
             except ConnectionError:
                 pass  # it went; nobody is left to tell
+            except StateFileError as error:
+                self._end(error)
             finally:
                 for task in tasks:
                     task.cancel()
@@ -203,14 +207,24 @@ class _Reader:
 
     async def _watch_records(self) -> None:
         seen = self._log.durable_n
-        while True:
-            await self._log.wait(seen)
-            seen = self._log.durable_n
-            self._woken.set()
+        try:
+            while True:
+                await self._log.wait(seen)
+                seen = self._log.durable_n
+                self._woken.set()
+        except StateFileError as error:
+            self._end(error)
+
+    def _end(self, error: StateFileError) -> None:
+        """The file has to be opened again: the client's next connection does it."""
+        log_line.warning("events ended", session=self._log.id, at=self._cursor, why=str(error))
+        self._over = True
+        self._woken.set()
 
     async def _watch_live(self, live: Live) -> None:
         while True:
-            await self._pieces.put(events.encode(await live.get()))
+            piece = await live.get()
+            await self._pieces.put(events.encode(api.Restart() if isinstance(piece, Restart) else piece))
             self._woken.set()
 
     async def _watch_end(self, closing: asyncio.Event) -> None:

@@ -11,6 +11,7 @@ from daemon.api.inflight import InFlight
 from daemon.api.needs import Harness, Log
 from daemon.harness.errors import Malformed, Unready
 from daemon.protocol import api, records
+from daemon.statefile.errors import StateFileError
 
 HEADERS_TYPE: Final = f"{records.MEDIA_TYPE}; bodies=0"  # header lines alone, one a line
 
@@ -128,15 +129,25 @@ class Native:
         return reply(self._harness.providers())
 
     async def _wait(self, log: Log, after: int, seconds: float) -> None:
-        """Until there is a record past `after`, the time is over, or the daemon ends."""
+        """Until there is a record past `after`, the time is over, or the daemon ends. Raises StateFileError."""
+        failed: list[StateFileError] = []
+
+        async def there() -> None:
+            try:
+                await log.wait(after)
+            except StateFileError as error:
+                failed.append(error)
+
         async with asyncio.TaskGroup() as group:
             waits = {
-                group.create_task(log.wait(after), name=f"long poll of {log.id}"),
+                group.create_task(there(), name=f"long poll of {log.id}"),
                 group.create_task(self._closing.wait(), name="long poll until the end"),
             }
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             for task in waits:
                 task.cancel()
+        if failed:
+            raise failed[0]
 
 
 def reply(value: Any, status: int = 200) -> web.Response:

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from daemon.harness.harness import Part
+from daemon.harness.live import LiveEvent
 from daemon.protocol import api
 from daemon.protocol.records import Record, Status
 
@@ -43,7 +45,7 @@ class Log(Protocol):
 class Live(Protocol):
     """One reader's view of what streams past in a session."""
 
-    async def get(self) -> api.Delta | api.RetryEvent | api.Restart:
+    async def get(self) -> LiveEvent:
         """The next piece; a reader that is late may miss older ones."""
         ...
 
@@ -64,7 +66,7 @@ class Harness(Protocol):
         self, status: Status | None = None, limit: int = 100, after: str = ""
     ) -> Sequence[api.Info]: ...
 
-    async def post(self, id: str, via: str, parts: Sequence[api.Part], key: str = "") -> int: ...
+    async def post(self, id: str, via: str, parts: Sequence[Part], key: str = "") -> int: ...
 
     async def retry(self, id: str) -> Status: ...
 

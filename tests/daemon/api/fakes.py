@@ -8,11 +8,12 @@ from contextlib import contextmanager
 import msgspec
 
 from daemon.harness.errors import Conflict, Ended, HarnessError, Invalid, Malformed, NotFound
+from daemon.harness.harness import Part
+from daemon.harness.live import LiveEvent
 from daemon.protocol import api, records
 from daemon.protocol.records import Config, Record, Status, draft, json_draft
 
 TIME = "2026-01-02T03:04:05.678Z"
-Piece = api.Delta | api.RetryEvent | api.Restart
 
 
 class MemoryLog:
@@ -75,10 +76,10 @@ class FakeLive:
     """One reader's queue, bounded."""
 
     def __init__(self) -> None:
-        self.pieces: deque[Piece] = deque(maxlen=1000)
+        self.pieces: deque[LiveEvent] = deque(maxlen=1000)
         self.there = asyncio.Event()
 
-    async def get(self) -> Piece:
+    async def get(self) -> LiveEvent:
         while not self.pieces:
             self.there.clear()
             await self.there.wait()
@@ -92,7 +93,7 @@ class FakeHarness:
         self.ready = True
         self.logs: dict[str, MemoryLog] = {}
         self.created: list[api.Create] = []
-        self.posts: dict[tuple[str, str], tuple[list[api.Part], int]] = {}
+        self.posts: dict[tuple[str, str], tuple[list[Part], int]] = {}
         self.seen: list[tuple[str, ...]] = []
         self.stepping: set[str] = set()
         self.ended: set[str] = set()
@@ -136,7 +137,7 @@ class FakeHarness:
         infos = [await self.info(id) for id in sorted(self.logs, reverse=True) if not after or id < after]
         return [info for info in infos if status is None or info.status == status][:limit]
 
-    async def post(self, id: str, via: str, parts: Sequence[api.Part], key: str = "") -> int:
+    async def post(self, id: str, via: str, parts: Sequence[Part], key: str = "") -> int:
         await self._change()
         log = await self.log(id)
         if id in self.ended:
@@ -181,7 +182,7 @@ class FakeHarness:
             self.readers.remove(reader)
             self.gone.set()
 
-    def stream(self, *pieces: Piece) -> None:
+    def stream(self, *pieces: LiveEvent) -> None:
         for reader in self.readers:
             reader.pieces.extend(pieces)
             reader.there.set()

@@ -9,8 +9,10 @@ import pytest
 
 from daemon.api.events import Cache
 from daemon.api.server import serve
+from daemon.harness.live import Restart
 from daemon.protocol import api, events
 from daemon.protocol.records import Record, draft, json_draft
+from daemon.statefile.errors import ReopenError
 from tests.daemon.api.conftest import SMALL, Http
 from tests.daemon.api.fakes import FakeHarness, MemoryLog
 
@@ -116,16 +118,15 @@ async def test_a_cursor_that_is_not_right_is_refused(
 
 async def test_live_pieces_come_to_who_asks_and_have_no_id(http: Http, harness: FakeHarness) -> None:
     id = harness.session()
-    sent: list[events.Event] = [
+    before, retry, after = (
         api.Delta("text", "He"),
         api.RetryEvent("overloaded", 2.5, 1),
-        api.Restart(),
         api.Delta("output", "…", call="c1"),
-    ]
+    )
     async with opened(http, id, "?deltas=1") as stream:
         assert await stream.numbers(2) == [1, 2]
-        harness.stream(*sent)  # type: ignore[arg-type]
-        assert [await stream.next() for _ in sent] == sent
+        harness.stream(before, retry, Restart(), after)
+        assert [await stream.next() for _ in range(4)] == [before, retry, api.Restart(), after]
         assert stream.raw.count(b"id: ") == 2
     await harness.gone.wait()
     assert harness.readers == []
@@ -256,6 +257,21 @@ async def test_a_reader_that_goes_away_holds_nothing(http: Http, harness: FakeHa
         stream.answer.close()
     await harness.gone.wait()
     assert harness.readers == []
+
+
+@pytest.mark.parametrize("at", ["wait", "read"])
+async def test_a_stream_ends_whole_when_the_file_has_to_be_opened_again(
+    http: Http, harness: FakeHarness, logs: Logs, at: str
+) -> None:
+    id = harness.session()
+
+    async def failing(*_: int) -> list[Record]:
+        raise ReopenError("the disk did not confirm a write")
+
+    setattr(harness.logs[id], at, failing)
+    async with opened(http, id, "" if at == "read" else "?after=2") as stream:
+        assert await stream.next() is None
+    assert [line["event"] for line in logs] == ["events ended"]
 
 
 async def test_the_cache_keeps_to_its_size_and_gives_every_record() -> None:

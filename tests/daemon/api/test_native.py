@@ -10,6 +10,14 @@ from daemon.api.server import serve
 from daemon.harness import errors
 from daemon.protocol import api, records
 from daemon.protocol.records import draft
+from daemon.statefile.errors import (
+    Damage,
+    DamagedError,
+    MissingError,
+    NoSpaceError,
+    ReopenError,
+    StateFileError,
+)
 from tests.daemon.api.conftest import Http
 from tests.daemon.api.fakes import FakeHarness
 
@@ -417,6 +425,30 @@ async def test_each_refusal_of_the_harness_has_its_status(
         assert answer.status == status
         assert await answer.json() == {"error": {"code": status, "message": "m"}}
         assert ("Retry-After" in answer.headers) == (status == 503)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (MissingError(NOBODY), 404),
+        (DamagedError(NOBODY, Damage(3, 9, "why")), 409),
+        (NoSpaceError("m"), 507),
+        (ReopenError("m"), 507),
+        (StateFileError("m"), 503),
+    ],
+)
+async def test_a_read_that_the_file_refuses_says_so(
+    http: Http, harness: FakeHarness, error: StateFileError, status: int
+) -> None:
+    id = harness.session()
+
+    async def failing(*_: int) -> bytes:
+        raise error
+
+    harness.logs[id].headers = failing  # type: ignore[method-assign,assignment]
+    assert str(error) in await http("GET", f"/sessions/{id}/records?bodies=0", status)
+    harness.logs[id].wait = failing  # type: ignore[method-assign,assignment]
+    assert str(error) in await http("GET", f"/sessions/{id}/records?after=2&wait=9", status)
 
 
 async def test_a_fault_of_ours_is_a_plain_500(http: Http, harness: FakeHarness) -> None:
