@@ -466,6 +466,7 @@ def test_a_result_that_arrives_while_the_step_runs_that_did_without_it_is_droppe
     assert status(book) == "closed"
     assert context(book).settled[2] == sent
     assert context(book).last is None
+    assert chains.fold(book.records).pending_tokens == 0
 
 
 def test_a_second_result_and_one_for_no_call_are_dropped(book: Book) -> None:
@@ -748,6 +749,16 @@ def test_a_summary_while_calls_run_leaves_them_their_results(book: Book, at: int
     ]
     book.answer("s2")
     assert status(book) == "closed"
+
+
+def test_a_summary_of_a_call_alone_leaves_it_to_the_results_that_wait(book: Book) -> None:
+    book.message("go")
+    step = book.answer("s1", "c1", text="calling")
+    book.result("c1", "one")
+    book.summary(step.n)
+    assert said(book)[-1] == (("c1", "one"),)
+    book.summary(step.n + 1)
+    assert said(book) == [("what was before",)]
 
 
 def test_a_summary_of_all_stands_before_the_next_message(book: Book) -> None:
