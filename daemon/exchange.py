@@ -140,7 +140,9 @@ async def _collect(connection: Connection, request: Request, wanted: frames.Read
             )
         if frame.last:
             end = frame.end or (wanted.unit == "bytes" and wanted.offset + held >= frame.size)
-            return Content(data=b"".join(pieces), size=frame.size, lines=frame.lines, end=end)
+            data = b"".join(pieces)
+            lines = data.count(b"\n") + (data[-1:] not in (b"", b"\n")) if wanted.unit == "lines" else 0
+            return Content(data=data, size=frame.size, lines=lines, end=end)
         if held - granted >= GRANT:
             connection.post(frames.Window(id=request.id, bytes=held - granted))
             granted = held

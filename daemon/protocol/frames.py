@@ -233,7 +233,10 @@ class Pong(_Frame, frozen=True, tag="pong"):
 
 
 class Window(_Frame, frozen=True, tag="window"):
-    """The receiver of transfer `id` has taken up `bytes` more; its sender may send that many more."""
+    """The receiver of transfer `id` has taken up `bytes` more; its sender may send that many more.
+
+    `bytes` 0 from the harness gives a read or write up: the worker lets go of it and answers no more.
+    """
 
     id: int
     bytes: Natural

@@ -673,13 +673,14 @@ async def test_a_part_of_a_file_says_whether_it_is_the_end(bench: Bench) -> None
     assert await task == Content(data=b"bc", size=5, lines=0, end=False)
 
 
-async def test_lines_are_counted_by_the_worker(bench: Bench) -> None:
+@pytest.mark.parametrize(("data", "lines"), [(b"c\nd\n", 2), (b"c\nd", 2), (b"", 0), (b"\n", 1)])
+async def test_lines_are_read_by_number_and_counted(bench: Bench, data: bytes, lines: int) -> None:
     await bench.worker.dial()
     task = bench.tasks.start(bench.pool.read("gpu", "f", unit="lines", offset=3, limit=2))
     read = await bench.worker.take(frames.Read)
-    assert read.unit == "lines"
-    bench.worker.send(frames.Bytes(id=read.id, size=50, lines=2, last=True), b"c\nd\n")
-    assert await task == Content(data=b"c\nd\n", size=50, lines=2, end=False)
+    assert (read.unit, read.offset, read.limit) == ("lines", 3, 2)
+    bench.worker.send(frames.Bytes(id=read.id, size=50, lines=4, last=True), data)
+    assert await task == Content(data=data, size=50, lines=lines, end=False)
 
 
 async def test_a_read_over_the_bound_is_refused_by_its_first_piece_and_given_up(bench: Bench) -> None:
