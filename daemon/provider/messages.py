@@ -59,10 +59,13 @@ class _Open:
 
 
 class Decoder:
-    """One answer's decoder; see `base.Decoder`. Blocks it does not know are kept raw, as kind thinking."""
+    """One answer's decoder; see `base.Decoder`. Blocks it does not know are kept raw, as kind thinking.
 
-    def __init__(self) -> None:
-        self._parser = sse.Parser()
+    `limit`: bytes of one event.
+    """
+
+    def __init__(self, limit: int = sse.MAX_EVENT) -> None:
+        self._parser = sse.Parser(limit)
         self._open: dict[int, _Open] = {}
         self._given = 0
         self._events = 0

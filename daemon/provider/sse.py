@@ -32,10 +32,12 @@ class TooLong(ValueError):
 class Parser:
     """Takes bytes in any pieces. What it costs depends on the bytes fed, not on what is held.
 
-    `retry` is the reconnection time (milliseconds) that the stream asked for last, None when it did not.
+    `limit`: bytes of one event. `retry`: the reconnection time (milliseconds) that the stream asked for last, None
+    when it asked for none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_EVENT) -> None:
+        self._limit = limit
         self.retry: int | None = None
         self._tail: list[bytes] = []  # pieces of a line that has not ended
         self._held = 0  # bytes in them and in the event's data lines
@@ -79,8 +81,8 @@ class Parser:
 
     def _hold(self, size: int) -> None:
         self._held += size
-        if self._held > MAX_EVENT:
-            raise TooLong(f"an event of more than {MAX_EVENT} bytes")
+        if self._held > self._limit:
+            raise TooLong(f"an event of more than {self._limit} bytes")
 
     def _line(self, line: bytes, events: list[Event]) -> None:
         if self._first:

@@ -1,0 +1,177 @@
+"""What the Messages API refuses, checked on a request's bytes: for tests, and for mock servers of the campaigns."""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+MARKS = 4  # cache marks in a request
+IMAGE_SIZE = 5 << 20  # bytes of base64
+MAGIC = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff",
+    "image/gif": b"GIF8",
+    "image/webp": b"RIFF",
+}
+SPEAKS = {"text", "thinking", "redacted_thinking"}
+USER = {"text", "image", "document", "tool_result"}
+
+
+def check_messages(body: bytes) -> list[str]:
+    """The problems found in the body of a Messages request; empty where it is fine."""
+    try:
+        request = json.loads(body.decode(), parse_constant=_refuse)
+    except ValueError as error:
+        return [f"the body is not JSON: {error}"]
+    if not isinstance(request, dict):
+        return ["the body is not an object"]
+    return [*_strings("body", request), *_head(request), *_turns(request.get("messages"))]
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _strings(where: str, value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            yield f"{where}: half a character"
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _strings(f"{where}.{name}", item)
+            yield from _strings(f"{where} (a name)", name)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _strings(f"{where}.{index}", item)
+
+
+def _head(request: dict[str, Any]) -> Iterator[str]:
+    if not isinstance(request.get("model"), str) or not request["model"]:
+        yield "model is missing"
+    limit = request.get("max_tokens")
+    if not isinstance(limit, int) or limit < 1:
+        yield f"max_tokens is {limit!r}"
+    if request.get("stream") is not True:
+        yield "stream is not true"
+    for index, block in enumerate(request.get("system", [])):
+        yield from _text(f"system.{index}", block)
+    for index, tool in enumerate(request.get("tools", [])):
+        if not ID.fullmatch(str(tool.get("name"))) or tool.get("input_schema", {}).get("type") != "object":
+            yield f"tools.{index}: no name or no schema of an object"
+    if (marks := json.dumps(request).count('"cache_control"')) > MARKS:
+        yield f"{marks} cache marks, where {MARKS} are allowed"
+
+
+def _turns(messages: Any) -> Iterator[str]:
+    if not isinstance(messages, list) or not messages:
+        yield "messages is empty"
+        return
+    calls: list[str] = []
+    seen: set[str] = set()
+    for index, message in enumerate(messages):
+        where = f"messages.{index}"
+        role = "assistant" if index % 2 else "user"
+        if message.get("role") != role:
+            yield f"{where}: role {message.get('role')!r}, where it is the {role}'s turn"
+        content = message.get("content")
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        if not isinstance(content, list) or not content:
+            yield f"{where}: no content"
+            content = []
+        if message.get("role") == "user":
+            yield from _user(where, content, calls)
+            calls = []
+        else:
+            calls = [str(block.get("id")) for block in content if block.get("type") == "tool_use"]
+            yield from _assistant(where, content, last=index == len(messages) - 1)
+            for call in calls:
+                if call in seen:
+                    yield f"{where}: call {call} is there twice"
+                seen.add(call)
+    if calls:
+        yield f"the request ends in calls without results: {', '.join(calls)}"
+
+
+def _user(where: str, content: list[dict[str, Any]], calls: list[str]) -> Iterator[str]:
+    kinds = [block.get("type") for block in content]
+    results = [str(block.get("tool_use_id")) for block in content if block.get("type") == "tool_result"]
+    if sorted(results) != sorted(calls):
+        yield f"{where}: results of {results}, where the calls are {calls}"
+    if "tool_result" in kinds[len(results) :]:
+        yield f"{where}: something stands before a result"
+    for index, block in enumerate(content):
+        yield from _block(f"{where}.content.{index}", block, USER)
+
+
+def _assistant(where: str, content: list[dict[str, Any]], *, last: bool) -> Iterator[str]:
+    kinds = [str(block.get("type")) for block in content]
+    if "tool_use" in kinds and set(kinds[kinds.index("tool_use") :]) != {"tool_use"}:
+        yield f"{where}: something stands after a call, so the API misses its result"
+    if kinds and kinds[-1] in ("thinking", "redacted_thinking"):
+        yield f"{where}: thinking is last"
+    answered = {block.get("tool_use_id") for block in content}
+    for index, block in enumerate(content):
+        place = f"{where}.content.{index}"
+        kind = str(block.get("type"))
+        if kind == "tool_use":
+            yield from _call(place, block)
+        elif kind == "thinking" and not (isinstance(block.get("thinking"), str) and block.get("signature")):
+            yield f"{place}: thinking without its signature"
+        elif kind == "redacted_thinking" and not block.get("data"):
+            yield f"{place}: redacted thinking without its data"
+        elif kind == "text":
+            yield from _text(place, block)
+        elif kind.endswith("_tool_use") and not last and block.get("id") not in answered:
+            yield f"{place}: {kind} without its result"
+        elif kind in ("tool_result", "image", "None"):
+            yield f"{place}: {kind} in an answer"
+
+
+def _call(where: str, block: dict[str, Any]) -> Iterator[str]:
+    for field in ("id", "name"):
+        if not ID.fullmatch(str(block.get(field, ""))):
+            yield f"{where}.{field} is {block.get(field)!r}"
+    if not isinstance(block.get("input"), dict):
+        yield f"{where}.input is no object"
+
+
+def _block(where: str, block: dict[str, Any], allowed: set[str]) -> Iterator[str]:
+    match block.get("type"):
+        case kind if kind not in allowed:
+            yield f"{where}: {kind!r} is not allowed here"
+        case "text":
+            yield from _text(where, block)
+        case "image":
+            yield from _image(where, block.get("source", {}))
+        case "tool_result":
+            content = block.get("content", "-")
+            if isinstance(content, str):
+                content = [{"type": "text", "text": content}]
+            if not content:
+                yield f"{where}: an empty result"
+            for index, item in enumerate(content):
+                yield from _block(f"{where}.content.{index}", item, {"text", "image"})
+
+
+def _text(where: str, block: dict[str, Any]) -> Iterator[str]:
+    text = block.get("text")
+    if not isinstance(text, str) or not text.strip():
+        yield f"{where}: blank text {text!r}"
+
+
+def _image(where: str, source: dict[str, Any]) -> Iterator[str]:
+    data = source.get("data", "")
+    kind = str(source.get("media_type"))
+    if len(data) > IMAGE_SIZE:
+        yield f"{where}: {len(data)} bytes of base64"
+    try:
+        raw = base64.b64decode(data, validate=True)
+    except (binascii.Error, TypeError):
+        yield f"{where}: not base64"
+        return
+    if kind not in MAGIC or not raw.startswith(MAGIC[kind]):
+        yield f"{where}: it is no {kind}"
