@@ -11,7 +11,8 @@ import aiohttp
 import structlog
 from msgspec import Struct
 
-from daemon.harness import prompt, tools
+from daemon.harness import configs, prompt
+from daemon.harness.changes import WORKERS, Changed
 from daemon.harness.errors import (
     Conflict,
     Ended,
@@ -29,10 +30,9 @@ from daemon.harness.session import Session
 from daemon.harness.sessions import Sessions
 from daemon.harness.step import Models, Stepper
 from daemon.harness.stopping import end_calls
-from daemon.pool import Pool
+from daemon.pool import Pool, Refused, WorkerGone
 from daemon.protocol import api
-from daemon.protocol.records import Config, Status, draft, error_draft, json_draft
-from daemon.provider.base import ProviderError
+from daemon.protocol.records import Config, Status, WorkerRef, draft, error_draft, json_draft
 from daemon.statefile.errors import CopyPointError, DamagedError, MissingError, NoSpaceError
 from daemon.statefile.store import Store
 from daemon.statefile.writer import Log
@@ -82,28 +82,7 @@ class Harness:
         """Make a session and return its id. Raises Invalid, NotFound (of `from`), NoSpace."""
         if create.from_:
             return await self._copy(create)
-        model = create.model or self._default_model
-        try:
-            provider, known = self._models.resolve(model)
-            tools.names(create.tools)
-        except (ProviderError, ValueError) as error:
-            raise Invalid(str(error)) from error
-        if why := provider.check_params(create.params):
-            raise Invalid(f"params: {why}")
-        for name in ("cost", "ttl"):
-            if getattr(create.limits, name):
-                raise Invalid(f"limits.{name}: this release keeps no such limit; leave it out")
-        if len({ref.name for ref in create.workers}) < len(create.workers):
-            raise Invalid("workers: each name may stand once")
-        config = Config(
-            model=model,
-            tools=create.tools,
-            workers=create.workers,
-            context=create.context,
-            input=create.input or known.input,
-            params=create.params,
-            limits=create.limits,
-        )
+        config = configs.made(create, self._default_model, self._models)
         drafts = [
             draft("start"),
             json_draft("config", config),
@@ -187,6 +166,44 @@ class Harness:
                 session.one_pass.cancel()
         await session.stopped.wait()
 
+    async def end(self, id: str, via: str) -> None:
+        """End a session for good: a running step is stopped first, its environments are ended on their workers.
+
+        Raises NotFound, Ended, Conflict (damaged), NoSpace.
+        """
+        _check_name("via", via)
+        session = await self._sessions.get(id)
+        self._check_writable(session)
+        with _translated():
+            async with session.posting:
+                if session.stepping:
+                    await self.stop(id, via)
+                self._check_writable(session)
+                await session.append(draft("end", via=via, reason="ended"))
+        for ref in configs.of(session).workers:
+            self._release(session.id, ref.name)
+
+    async def set_workers(self, id: str, via: str, workers: Sequence[WorkerRef]) -> int:
+        """Give a session other workers; returns the config record's number. Environments on dropped ones are ended.
+
+        Raises NotFound, Malformed, Invalid, Ended, Conflict (damaged), NoSpace.
+        """
+        before, n = await self._configure(id, via, lambda config: configs.with_workers(config, workers))
+        for ref in before.workers:
+            if ref.name not in {kept.name for kept in workers}:
+                self._release(id, ref.name)
+        return n
+
+    async def patch_config(self, id: str, via: str, patch: api.ConfigPatch) -> int:
+        """Change model, params, context or limits by a merge patch; returns the config record's number.
+
+        Raises NotFound, Malformed, Invalid, Ended, Conflict (damaged), NoSpace.
+        """
+        _, n = await self._configure(
+            id, via, lambda config: configs.patched(config, patch, self._default_model)
+        )
+        return n
+
     async def log(self, id: str) -> Log:
         """The session's log, to read from. Raises NotFound."""
         return await self._sessions.log(id)
@@ -194,6 +211,14 @@ class Harness:
     def live(self, id: str) -> AbstractContextManager[Live]:
         """What streams past in a session, for as long as the context is open."""
         return self._sessions.readers(id).read()
+
+    def changes(self) -> AbstractContextManager[Changed]:
+        """Which sessions change, and when workers come and go, for as long as the context is open."""
+        return self._sessions.changes.read()
+
+    def workers_changed(self) -> None:
+        """Called by who owns the pool, when a worker comes or goes."""
+        self._sessions.changes.put(WORKERS)
 
     def workers(self) -> Sequence[api.WorkerInfo]:
         """Every worker known to the pool."""
@@ -286,6 +311,29 @@ class Harness:
                 f"session {session.id} is damaged at record {damage.n}, byte {damage.offset} ({damage.reason}); "
                 "it can be read up to there and copied from there"
             )
+
+    async def _configure(self, id: str, via: str, change: Callable[[Config], Config]) -> tuple[Config, int]:
+        """Append a changed config; the one before it, and the new record's number."""
+        _check_name("via", via)
+        session = await self._sessions.get(id)
+        self._check_writable(session)
+        before = configs.of(session)
+        after = change(before)
+        configs.check(after, self._models)
+        with _translated():
+            (stored,) = await session.append(json_draft("config", after, via=via))
+        return before, stored.n
+
+    def _release(self, id: str, worker: str) -> None:
+        """End a session's environments on a worker, without waiting for it."""
+        self._group.create_task(self._kill(id, worker), name=f"end environments of {id} on {worker}")
+
+    async def _kill(self, id: str, worker: str) -> None:
+        try:
+            said = await self._pool.kill(worker, id)
+        except (WorkerGone, Refused) as error:
+            said = str(error)
+        log.info("environments ended", session=id, worker=worker, said=said)
 
     async def _copy(self, create: api.Create) -> str:
         extra = [

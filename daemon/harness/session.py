@@ -1,6 +1,7 @@
 """One session in memory: its log, the fold of its records, and who is at work on it."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from daemon.chain import Chain
@@ -19,11 +20,19 @@ BIG: Final = (
 class Session:
     """A session that is loaded. Only the harness appends, and only through `append`."""
 
-    def __init__(self, id: str, log: Log, chain: Chain, live: LiveReaders) -> None:
+    def __init__(
+        self,
+        id: str,
+        log: Log,
+        chain: Chain,
+        live: LiveReaders,
+        changed: Callable[[str], None] = lambda id: None,
+    ) -> None:
         self.id = id
         self.log = log
         self.chain = chain
         self.live = live
+        self._changed = changed
         self.wire = Wire()
         self.origin: Origin | None = None
         self.bad: Damage | None = None
@@ -73,4 +82,5 @@ class Session:
             stored = await self.log.append(*drafts, durable=False)
             for record in stored:
                 self.chain.add(record)
+        self._changed(self.id)
         return stored

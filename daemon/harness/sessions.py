@@ -6,6 +6,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from daemon.chain import Chain
+from daemon.harness.changes import Changes
 from daemon.harness.errors import NotFound
 from daemon.harness.live import LiveReaders
 from daemon.harness.session import Session
@@ -23,6 +24,7 @@ class Sessions:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.changes = Changes()
         self._loaded: OrderedDict[str, Session] = OrderedDict()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._readers: WeakValueDictionary[str, LiveReaders] = WeakValueDictionary()
@@ -74,6 +76,7 @@ class Sessions:
     def note(self, session: Session) -> None:
         """Keep what stands about a session for when it is not loaded."""
         self._infos[session.id] = self.describe(session)
+        self.changes.put(session.id)
 
     def forget(self, session: Session) -> None:
         """Drop a session from memory; its file is read again at the next use."""
@@ -105,7 +108,7 @@ class Sessions:
         log = await self.log(id)
         found = await log.read()
         chain, bad = await asyncio.to_thread(_fold, found, id)
-        session = Session(id, log, chain, self.readers(id))
+        session = Session(id, log, chain, self.readers(id), self.changes.put)
         session.origin = origin = await asyncio.to_thread(self._store.origin, id)
         if origin is not None:  # the source's keys are not the copy's
             chain.posts = {key: n for key, n in chain.posts.items() if n >= origin.n}

@@ -51,6 +51,18 @@ class Create(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     n: Annotated[int, Meta(ge=0)] = 0
 
 
+class ConfigPatch(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of PATCH /sessions/{id}/config: a merge patch (RFC 7396); null takes a field's default.
+
+    `params` is merged into the session's, in which null takes a field out.
+    """
+
+    model: str | None | msgspec.UnsetType = msgspec.UNSET
+    params: dict[str, Any] | None | msgspec.UnsetType = msgspec.UNSET
+    context: Annotated[int, Meta(ge=0)] | None | msgspec.UnsetType = msgspec.UNSET
+    limits: Limits | None | msgspec.UnsetType = msgspec.UNSET
+
+
 class Created(Struct, frozen=True):
     """Answer to POST /sessions."""
 

@@ -1,0 +1,78 @@
+"""Make and change a session's config, and refuse one that could not be stepped, naming the field."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+from daemon.harness import tools
+from daemon.harness.errors import Invalid
+from daemon.harness.session import Session
+from daemon.harness.step import Models
+from daemon.protocol import api
+from daemon.protocol.records import Config, Limits, WorkerRef
+from daemon.provider.base import Model, ProviderError
+from daemon.provider.patch import merge
+
+T = TypeVar("T")
+
+
+def made(create: api.Create, default_model: str, models: Models) -> Config:
+    """The config of a fresh session. Raises Invalid."""
+    config = Config(
+        model=create.model or default_model,
+        tools=create.tools,
+        workers=create.workers,
+        context=create.context,
+        input=create.input,
+        params=create.params,
+        limits=create.limits,
+    )
+    known = check(config, models)
+    return config if config.input else msgspec.structs.replace(config, input=known.input)
+
+
+def of(session: Session) -> Config:
+    """The session's config as it stands; an empty one where a file has none."""
+    return session.chain.config or Config(model="")
+
+
+def with_workers(config: Config, workers: Sequence[WorkerRef]) -> Config:
+    return msgspec.structs.replace(config, workers=tuple(workers))
+
+
+def patched(config: Config, patch: api.ConfigPatch, default_model: str) -> Config:
+    """`config` under a merge patch."""
+    params = config.params
+    if patch.params is not msgspec.UNSET:
+        params = {} if patch.params is None else merge(params, patch.params)
+    return msgspec.structs.replace(
+        config,
+        model=_or(patch.model, config.model, default_model),
+        context=_or(patch.context, config.context, 0),
+        limits=_or(patch.limits, config.limits, Limits()),
+        params=params,
+    )
+
+
+def check(config: Config, models: Models) -> Model:
+    """What is known of the config's model. Raises Invalid."""
+    try:
+        provider, known = models.resolve(config.model)
+        tools.names(config.tools)
+    except (ProviderError, ValueError) as error:
+        raise Invalid(str(error)) from error
+    if why := provider.check_params(config.params):
+        raise Invalid(f"params: {why}")
+    for name in ("cost", "ttl"):
+        if getattr(config.limits, name):
+            raise Invalid(f"limits.{name}: this release keeps no such limit; leave it out")
+    if len({ref.name for ref in config.workers}) < len(config.workers):
+        raise Invalid("workers: each name may stand once")
+    return known
+
+
+def _or(patch: T | msgspec.UnsetType | None, old: T, default: T) -> T:
+    if patch is msgspec.UNSET:
+        return old
+    return default if patch is None else patch

@@ -1,0 +1,123 @@
+"""Sessions that are reconfigured, ended, copied and watched."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.harness import errors
+from daemon.protocol import api
+from daemon.protocol.records import Limits, WorkerRef
+from daemon.statefile.store import Store
+from tests.daemon.harness.doubles import Clock, FakePool, FakeProvider, bench, run, says, text
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    store = Store(tmp_path, clock=Clock())
+    yield store
+    await store.close()
+
+
+def patch(**fields: Any) -> api.ConfigPatch:
+    return msgspec.convert(fields, api.ConfigPatch)
+
+
+async def test_a_config_patch_merges_and_takes_defaults_for_null(store: Store) -> None:
+    async with bench(store, FakeProvider(), FakePool()) as b:
+        id = await b.session("", params={"a": 1, "b": {"c": 2, "d": 3}}, context=500)
+        await b.harness.patch_config(id, "me", patch(params={"a": None, "b": {"c": 9}}, limits={"steps": 4}))
+        config = (await b.harness.info(id)).config
+        assert (config.params, config.limits, config.context) == (
+            {"b": {"c": 9, "d": 3}},
+            Limits(steps=4),
+            500,
+        )
+        n = await b.harness.patch_config(id, "me", patch(params=None, context=None, limits=None, model=None))
+        config = (await b.harness.info(id)).config
+        assert (config.params, config.limits, config.context, config.model) == ({}, Limits(), 0, "fake/m")
+        assert n == (await b.harness.info(id)).n
+
+
+async def test_a_config_that_could_not_be_stepped_is_refused(store: Store) -> None:
+    async with bench(store, FakeProvider(), FakePool()) as b:
+        id = await b.session("")
+        for bad in (patch(model="no/m"), patch(params={"messages": []}), patch(limits={"cost": 1})):
+            with pytest.raises(errors.Invalid):
+                await b.harness.patch_config(id, "me", bad)
+        assert (await b.kinds(id)).count("config") == 1
+
+
+async def test_a_dropped_worker_has_its_environments_ended(store: Store) -> None:
+    pool, killed = FakePool("w", "v"), asyncio.Event()
+    pool.on_kill = killed.set
+    async with bench(store, FakeProvider(), pool) as b:
+        id = await b.session("", workers=(WorkerRef("w"), WorkerRef("v")))
+        await b.harness.set_workers(id, "me", (WorkerRef("v"),))
+        await killed.wait()
+        assert pool.killed == ["w"]
+        assert (await b.harness.info(id)).config.workers == (WorkerRef("v"),)
+        with pytest.raises(errors.Invalid, match="workers"):
+            await b.harness.set_workers(id, "me", (WorkerRef("v"), WorkerRef("v")))
+
+
+async def test_an_ended_session_takes_nothing_more_and_a_copy_goes_on(store: Store) -> None:
+    async with bench(store, FakeProvider(says(text("1")), says(text("2"))), FakePool("w")) as b:
+        id = await b.session()
+        await b.rest(id)
+        await b.harness.end(id, "me")
+        assert (await b.harness.info(id)).status == "ended"
+        for attempt in (b.post(id, "more"), b.harness.retry(id), b.harness.end(id, "me")):
+            with pytest.raises(errors.Ended, match="has ended"):
+                await attempt
+        copy = await b.harness.create(api.Create(from_=id))
+        info = await b.harness.info(copy)
+        assert (info.status, info.from_) == ("closed", api.Origin(id, info.n + 1))
+        await b.post(copy, "go on")
+        assert await b.rest(copy) == "closed"
+
+
+async def test_ending_a_stepping_session_stops_it_first(store: Store) -> None:
+    provider = FakeProvider([asyncio.Event()])
+    async with bench(store, provider, FakePool()) as b:
+        id = await b.session()
+        await provider.asked.wait()
+        await b.harness.end(id, "me")
+        assert (await b.kinds(id))[-2:] == ["error", "end"]
+        assert await b.rest(id) == "ended"
+
+
+async def test_a_copy_point_inside_a_call_is_refused_with_the_nearest_that_would_do(store: Store) -> None:
+    provider = FakeProvider(says(run("c", "x"), end="calls"), says(text("ok")))
+    async with bench(store, provider, FakePool("w")) as b:
+        id = await b.session()
+        await b.rest(id)
+        kinds = await b.kinds(id)
+        with pytest.raises(errors.Invalid, match="nearest n"):
+            await b.harness.create(api.Create(from_=id, n=kinds.index("result") + 1))
+        with pytest.raises(errors.NotFound):
+            await b.harness.create(api.Create(from_="f" * 16))
+
+
+async def test_a_copy_does_not_inherit_the_keys_of_posts(store: Store) -> None:
+    async with bench(store, FakeProvider(says(text("1")), says(text("2"))), FakePool()) as b:
+        id = await b.session("")
+        n = await b.post(id, "hi", "k")
+        await b.rest(id)
+        copy = await b.harness.create(api.Create(from_=id))
+        assert await b.post(copy, "hi", "k") > n
+        await b.rest(copy)
+
+
+async def test_a_reader_of_changes_is_told_each_session_once_until_it_looks(store: Store) -> None:
+    async with bench(store, FakeProvider(says(text("1"))), FakePool()) as b:
+        id, other = await b.session(""), await b.session("")
+        with b.harness.changes() as changed:
+            await b.post(id, "hi")
+            await b.rest(id)
+            b.harness.workers_changed()
+            await b.harness.patch_config(other, "me", patch(context=7))
+            assert [await changed.get() for _ in range(3)] == [id, "", other]
