@@ -18,6 +18,10 @@ class Uncut(OSError):
     """What a failed write left behind could not be cut off."""
 
 
+class Changed(Exception):
+    """The file is not as it was left: another program wrote to it or removed it."""
+
+
 class Unread(Exception):
     """Bytes that were there once do not read now: offset of the record or of the range, and the reason."""
 
@@ -41,8 +45,21 @@ def get(fd: int, start: int, end: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def see(fd: int, end: int) -> None:
+    """See that the file is there and ends at `end`. Raises Changed, OSError."""
+    now = os.fstat(fd)
+    if now.st_size != end:
+        raise Changed(f"it has {now.st_size} bytes, and had {end}")
+    if not now.st_nlink:
+        raise Changed("it was removed or replaced")
+
+
 def put(fd: int, data: bytes, offset: int) -> None:
-    """Write `data` at `offset`, the file's end. On failure cuts it off again and raises OSError; Uncut if it stays."""
+    """Write `data` at `offset`, the file's end. On failure cuts it off again and raises OSError; Uncut if it stays.
+
+    Raises Changed where the file does not end there.
+    """
+    see(fd, offset)
     done = 0
     try:
         while done < len(data):

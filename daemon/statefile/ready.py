@@ -13,22 +13,16 @@ from daemon.statefile import blocks
 log = logging.getLogger(__name__)
 
 
-class Changed(Exception):
-    """The file is not as long as it was left: another program wrote to it."""
-
-
 def make_ready(fd: int, path: Path, end: int, torn: int, now: datetime) -> None:
     """See that `path`, open at `fd`, ends `torn` bytes after `end`, and move these bytes to a file beside it.
 
-    Raises Changed, and OSError with the file as it was.
+    Raises blocks.Changed, Unread and OSError, with the file as it was.
     """
     if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
         raise OSError(errno.EACCES, "the file is read-only")
-    size = os.fstat(fd).st_size
-    if size != end + torn:
-        raise Changed(f"it has {size} bytes, and had {end + torn}")
+    blocks.see(fd, end + torn)
     if torn:
-        aside = _keep(path, blocks.get(fd, end, size), now)
+        aside = _keep(path, blocks.get(fd, end, end + torn), now)
         os.ftruncate(fd, end)
         os.fdatasync(fd)
         log.warning(

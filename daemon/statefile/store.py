@@ -176,9 +176,9 @@ class Store:
         while len(self._recent) > self._max_logs:
             self._recent.popitem(last=False)  # whoever uses it keeps it alive, and `open` finds it in `_live`
 
-    def _log(self, id: str, scan: Scan, fd: int) -> Log:
+    def _log(self, id: str, scan: Scan, fd: int, fresh: bool) -> Log:
         path = self._sessions / f"{id}{STATE}"
-        made = Log(path, scan, self._descriptors, fd, clock=self._clock, sync=self._sync)
+        made = Log(path, scan, self._descriptors, fd, clock=self._clock, sync=self._sync, fresh=fresh)
         self._live[id] = made
         return made
 
@@ -186,7 +186,7 @@ class Store:
         _, pieces = stored(drafts, 1, self._clock())
         ends = list(accumulate(map(len, pieces)))
         id, fd = await self._publish(partial(blocks.put, data=b"".join(pieces), offset=0))
-        made = self._log(id, Scan(array("Q", [0, *ends[:-1]]), ends[-1]), fd)
+        made = self._log(id, Scan(array("Q", [0, *ends[:-1]]), ends[-1]), fd, fresh=False)
         self._keep(made)
         return id, made
 
@@ -213,7 +213,7 @@ class Store:
                 await broken.at_rest()
             fd, scan = await self._threads.run(self._read, id, id in self._suspect)
             self._suspect.discard(id)
-            return self._log(id, scan, fd)
+            return self._log(id, scan, fd, fresh=True)
         except ReopenError:
             self._suspect.add(id)
             raise

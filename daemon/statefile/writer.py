@@ -54,7 +54,7 @@ class Log(Reader):
     """One session's file. The store makes it, and there is one for a file.
 
     A file with damage is not written. `broken`: the disk did not confirm a write; nothing more is written through
-    this object, the session has to be opened again.
+    this object, the session has to be opened again. `fresh`: the file was found, not made: it is looked at first.
     """
 
     def __init__(
@@ -66,8 +66,10 @@ class Log(Reader):
         *,
         clock: Callable[[], datetime],
         sync: Callable[[int], None],
+        fresh: bool,
     ) -> None:
         super().__init__(path, scan, descriptors, fd)
+        self._file.fresh = fresh
         self._torn = scan.torn
         self._clock = clock
         self._sync = sync
@@ -107,6 +109,7 @@ class Log(Reader):
 
     async def sync(self) -> None:
         """Returns when every record appended so far is on disk. Raises ReopenError."""
+        self._check()  # those of a broken log may be cut off by now
         await self._settle(self.n)
 
     async def _append(self, drafts: Sequence[Record], large: bool) -> list[Record]:
@@ -129,13 +132,15 @@ class Log(Reader):
             except asyncio.CancelledError:
                 self._break("a write was stopped half-way")
                 raise
-            except OSError as error:
+            except (OSError, blocks.Changed) as error:
                 raise self._not_written(error) from error
             finally:
                 if not kept:
                     self._file.unpin()
 
-    def _not_written(self, error: OSError) -> StateFileError:
+    def _not_written(self, error: OSError | blocks.Changed) -> StateFileError:
+        if isinstance(error, blocks.Changed):
+            return self._break(f"another program changed the file: {error}", cut=False)
         if isinstance(error, blocks.Uncut):
             return self._break(f"a failed write could not be cut off: {error.strerror}")
         if isinstance(error, FileNotFoundError):
@@ -170,10 +175,10 @@ class Log(Reader):
                 self._torn = 0
             finally:
                 self._file.unpin()
-        except ready.Changed as error:
-            raise self._break(f"another program changed the file: {error}", cut=False) from error
-        except OSError as error:
+        except (OSError, blocks.Changed) as error:
             raise self._not_written(error) from error
+        except blocks.Unread as error:
+            raise self.not_read(error) from error
         finally:
             self._preparing = None
 
