@@ -14,6 +14,7 @@ from daemon.protocol import api
 from daemon.statefile.errors import DamagedError, MissingError, NoSpaceError, ReopenError, StateFileError
 
 RETRY_AFTER: Final = 2  # seconds; a start takes less, and a client that comes too early is told again
+SERVER: Final = "outrider"  # the Server header: no library, no version
 PHRASES: Final = {413: "the body is too large", 417: "this Expect header is not served"}
 _STATE_FILE: Final[dict[type[StateFileError], int]] = {
     MissingError: 404,
@@ -42,7 +43,8 @@ def problem(status: int, message: str, headers: Mapping[str, str] | None = None)
     """The answer for a failure. Control characters and lone surrogates in `message` are replaced."""
     clean = "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in message)
     body = api.encode(api.ApiError(api.ApiErrorBody(status, clean)))
-    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+    all_headers = {"Server": SERVER} | dict(headers or {})
+    return web.Response(status=status, body=body, content_type="application/json", headers=all_headers)
 
 
 def explain(error: ValidationError, known: tuple[str, ...] = ()) -> str:

@@ -84,6 +84,7 @@ def _runner(routes: Sequence[web.AbstractRouteDef], finish: float) -> "_Runner":
     """The routes behind the check of who asks."""
     app = web.Application(middlewares=[admit])
     app.add_routes(routes)
+    app.on_response_prepare.append(_name)
     return _Runner(
         app,
         handler_cancellation=True,  # a reader that goes away holds nothing; writes go on, see `inflight`
@@ -91,6 +92,10 @@ def _runner(routes: Sequence[web.AbstractRouteDef], finish: float) -> "_Runner":
         auto_decompress=False,  # a body's limit counts the bytes that were sent
         shutdown_timeout=finish,
     )
+
+
+async def _name(request: web.Request, answer: web.StreamResponse) -> None:
+    answer.headers["Server"] = errors.SERVER
 
 
 def _shown(name: tuple[str, int]) -> str:

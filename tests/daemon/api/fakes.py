@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from daemon.api.needs import Log
 from daemon.harness.errors import Conflict, Ended, HarnessError, Invalid, Malformed, NotFound
 from daemon.harness.harness import Part
 from daemon.harness.live import LiveEvent
@@ -139,7 +140,7 @@ class FakeHarness:
 
     async def post(self, id: str, via: str, parts: Sequence[Part], key: str = "") -> int:
         await self._change()
-        log = await self.log(id)
+        log = self._memory(id)
         if id in self.ended:
             raise Ended(f"session {id} has ended")
         if key and (known := self.posts.get((id, key))):
@@ -164,9 +165,12 @@ class FakeHarness:
         self.stepping.discard(id)
         self.seen.append(("stop", id, via))
 
-    async def log(self, id: str) -> MemoryLog:
+    async def log(self, id: str) -> Log:
         if isinstance(self.failure, HarnessError):
             raise self.failure
+        return self._memory(id)
+
+    def _memory(self, id: str) -> MemoryLog:
         if id not in self.logs:
             raise NotFound(f"there is no session {id}")
         return self.logs[id]

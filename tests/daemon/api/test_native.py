@@ -1,7 +1,8 @@
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping, MutableSequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -38,6 +39,8 @@ def whole(data: bytes) -> list[tuple[int, bytes]]:
 
 async def test_the_root_names_release_and_protocol(http: Http) -> None:
     assert await http("GET", "/") == {"version": "1.2.3", "protocol": api.VERSION}
+    async with http.session.get("/") as answer:
+        assert answer.headers["Server"] == "outrider"
 
 
 async def test_health_is_about_the_process_and_readiness_about_the_harness(
@@ -511,3 +514,38 @@ async def test_a_post_goes_through_when_its_client_goes_away(http: Http, harness
     go.set()
     await harness.logs[id].wait(2)
     assert harness.logs[id].stored[-1].body == b"x"
+
+
+@pytest.mark.parametrize(
+    ("error", "level"), [(errors.Conflict("not now"), "info"), (RuntimeError("why"), "error")]
+)
+async def test_a_call_that_fails_after_its_client_went_is_logged(
+    http: Http,
+    harness: FakeHarness,
+    logs: MutableSequence[MutableMapping[str, Any]],
+    error: Exception,
+    level: str,
+) -> None:
+    id = harness.session()
+    began, go, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def held() -> None:
+        began.set()
+        try:
+            await go.wait()
+            raise error
+        finally:
+            over.set()
+
+    harness.before = held
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(http.session.post(f"/sessions/{id}/retry"))
+        await began.wait()
+        task.cancel()
+    await http("GET", "/healthz")  # by now the server has seen the end of the other connection
+    go.set()
+    await over.wait()
+    await http("GET", "/healthz")
+    assert [(line["log_level"], line["call"], line["client"]) for line in logs] == [
+        (level, f"retry of {id}", "gone")
+    ]

@@ -171,6 +171,7 @@ async def test_what_is_not_http_is_told_in_our_shape(http: Http, path: Path, dat
     assert head.startswith(b"HTTP/1.")
     assert head.split()[1] == b"400"
     assert b"content-type: application/json" in head.lower()
+    assert b"Server: outrider\r\n" in head
     message = check(400, "application/json", body)
     assert "\n" not in message
 
