@@ -22,7 +22,7 @@ class Item(Struct, frozen=True):
 
     `n` is the record's number, 0 for what streams and is no record yet. `call` is the id that a call and its
     result share. `folded`: the title is enough until somebody asks. `hint`: what one can do about it.
-    `time`: UTC.
+    `void`: numbers of earlier blocks that are now known to be of a try that broke off. `time`: UTC.
     """
 
     n: int
@@ -34,6 +34,7 @@ class Item(Struct, frozen=True):
     call: str = ""
     folded: bool = False
     hint: str = ""
+    void: tuple[int, ...] = ()
     time: str = ""
 
 
@@ -58,12 +59,13 @@ class Fold:
     def __init__(self) -> None:
         self.steps = 0
         self.usage = Usage()
-        self._calls: dict[str, tuple[int, str]] = {}
+        self._calls: dict[str, int] = {}
+        self._open: list[Record] = []  # blocks that no step has closed yet, their bodies left out
 
     @property
     def waiting(self) -> Mapping[str, int]:
         """Calls without a result yet: id to record number."""
-        return {call: n for call, (n, _) in self._calls.items()}
+        return self._calls
 
     def add(self, record: Record) -> Item:
         """The record as an item; never raises, whatever is in the record."""
@@ -74,7 +76,28 @@ class Fold:
             item = Item(
                 header.n, header.kind, line(f"{header.kind} that does not read"), safe(str(error)), "failed"
             )
-        return msgspec.structs.replace(item, time=line(header.time))
+        return msgspec.structs.replace(item, time=line(header.time), void=self._void(record))
+
+    def _void(self, record: Record) -> tuple[int, ...]:
+        """The blocks that this record shows to be void: another try has begun, or another step or none closed."""
+        header = record.header
+        match header.kind:
+            case "text" | "thinking" | "call":
+                step = header.step
+            case "step":
+                step = header.id
+            case "error" | "end":
+                step = ""
+            case _:
+                return ()
+        void = [block for block in self._open if block.header.step != step]
+        for block in void:
+            self._calls.pop(block.id, None)
+        if header.kind in ("step", "error", "end"):
+            self._open.clear()
+        else:
+            self._open = [block for block in self._open if block.header.step == step] + [Record(header)]
+        return tuple(block.n for block in void)
 
     def _item(self, record: Record) -> Item:
         header = record.header
@@ -96,7 +119,7 @@ class Fold:
             case "call":
                 asked = records.call_of(record)
                 title, text, language = call(asked.name, asked.arguments)
-                self._calls[record.id] = (header.n, title)
+                self._calls[record.id] = header.n
                 return Item(header.n, "call", title, text, "running", language, record.id)
             case "result":
                 return self._result(record)
@@ -130,12 +153,12 @@ class Fold:
 
     def _result(self, record: Record) -> Item:
         header = record.header
-        n, _ = self._calls.pop(header.for_, (0, ""))
+        n = self._calls.pop(header.for_, 0)
         parts = [f"result of #{n}" if n else "result"]
         state: State = "done"
         if header.failed:
             state = "failed"
-            parts.append("not carried out, or nobody knows")
+            parts.append("failed")
         elif header.exit is not None:
             parts.append(f"exit {header.exit}")
             state = "nonzero" if header.exit else "done"

@@ -96,7 +96,8 @@ class _Watch:
         )
         self._chain = Chain(id)
         self._after = 0
-        self._lost_at: float | None = None
+        self._lost_at = 0.0
+        self._tries = 0  # to connect again, that failed
 
     async def skip(self, last: int, fold: bool = False) -> None:
         """Take the records up to `last` as seen; with `fold` they count for where the session stands."""
@@ -161,18 +162,25 @@ class _Watch:
             case api.Restart():
                 self._painter.restart()
             case Lost():
-                now = time.monotonic()
-                if self._lost_at is None:
-                    self._lost_at = now
-                    self._painter.restart()
-                    self._note(f"the daemon is gone ({event.why}); waiting for it")
-                elif now - self._lost_at > GIVE_UP:
-                    raise Unreachable(event.why)
+                self._lost(event)
             case Back():
-                self._lost_at = None
-                self._note("the daemon is back")
+                if self._tries > 1:
+                    self._note("it is back")
+                self._tries = 0
             case _:
                 assert_never(event)
+
+    def _lost(self, event: Lost) -> None:
+        """A connection that is there again at once is not worth a word. Raises Unreachable after GIVE_UP."""
+        now = time.monotonic()
+        self._tries += 1
+        if self._tries == 1:
+            self._lost_at = now
+            self._painter.restart()
+        elif self._tries == 2:
+            self._note(f"{event.why}: waiting for the daemon to come back")
+        elif now - self._lost_at > GIVE_UP:
+            raise Unreachable(event.why)
 
     def _note(self, text: str) -> None:
         if not self._json:

@@ -124,7 +124,7 @@ class Painter:
 
     def note(self, text: str) -> None:
         """A line that is no record."""
-        self._out.write(self._erased() + self._ink(f"({plain.line(text, 500)})", "note") + "\n")
+        self._out.write(self._erased() + self._note(text))
         self._redraw()
 
     def tick(self) -> None:
@@ -164,7 +164,9 @@ class Painter:
             style = item.state
         gap = "" if self._first or item.kind in ("step", "config", "system") else "\n"
         self._first = False
-        parts = [gap, self._ink(f"#{item.n} ", "dim"), self._ink(item.title, style), "\n"]
+        void = ", ".join(f"#{n}" for n in item.void)
+        parts = [self._note(f"void, of a try that broke off: {void}")] if void else []
+        parts += [gap, self._ink(f"#{item.n} ", "dim"), self._ink(item.title, style), "\n"]
         shown = item.body if self._full or not item.folded else ""
         start, note, end = (shown, "", "") if self._full else plain.clip(shown, CLIP_LINES, CLIP_CHARS)
         parts.append(self._body(item, start))
@@ -179,10 +181,17 @@ class Painter:
         if not text:
             return ""
         style = "failed" if item.kind == "error" else ""
-        rows = self._prose(text) if item.kind in _PROSE and self._terminal else text.split("\n")
+        prose = item.kind in _PROSE or (item.kind == "result" and item.state == "failed")
+        rows = self._prose(text) if prose else text.split("\n")
         return "".join(f"{INDENT}{self._ink(row, style)}\n" if row else "\n" for row in rows)
 
+    def _note(self, text: str) -> str:
+        rows = self._prose(f"({plain.line(text, 500)})")
+        return "".join(self._ink(row, "note") + "\n" for row in rows)
+
     def _prose(self, text: str) -> list[str]:
+        if not self._terminal:
+            return text.split("\n")
         return wrap(text, min(self._screen().columns, PROSE) - len(INDENT) - 1, words=True)
 
     # What is live.
@@ -248,10 +257,11 @@ def wrap(text: str, width: int, words: bool = False) -> list[str]:
         while at < len(row):
             wide = _wide(row[at])
             if used + wide > width and at > start:
-                end = space if words and space > start else at
-                rows.append(row[start:end])
-                start = at = end + (end == space)
-                used, space = 0, -1
+                at = space if words and space > start else at
+                rows.append(row[start:at])
+                while words and row[at : at + 1] == " ":
+                    at += 1
+                start, used, space = at, 0, -1
                 continue
             if row[at] == " ":
                 space = at

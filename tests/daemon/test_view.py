@@ -200,7 +200,7 @@ def test_a_result_names_its_call_its_exit_and_its_seconds() -> None:
 
 def test_a_result_that_is_not_known_says_so() -> None:
     item = Fold().add(stored(draft("result", "gone", for_="c9", failed=True), 6))
-    assert (item.title, item.state) == ("result · not carried out, or nobody knows", "failed")
+    assert (item.title, item.state) == ("result · failed", "failed")
 
 
 def test_steps_are_counted_and_their_tokens_summed() -> None:
@@ -209,6 +209,18 @@ def test_steps_are_counted_and_their_tokens_summed() -> None:
     assert fold.add(stored(step, 3)).title == "step 1 · m · 110 tokens in, 5 out · end_turn"
     assert fold.add(stored(step, 4)).title.startswith("step 2")
     assert fold.usage == Usage(20, 10, 200)
+
+
+def test_blocks_of_a_try_that_broke_off_are_told_as_void_by_what_follows() -> None:
+    fold = Fold()
+    assert fold.add(stored(draft("text", "half", step="s1"), 4)).void == ()
+    assert fold.add(call("run", n=5, code="x")).void == ()
+    assert fold.add(stored(draft("text", "whole", step="s2"), 6)).void == (4, 5)
+    assert fold.waiting == {}
+    assert fold.add(stored(draft("step", id="s2"), 7)).void == ()
+    fold.add(stored(draft("text", "half", step="s3"), 8))
+    assert fold.add(stored(error_draft("provider", "gone"), 9)).void == (8,)
+    assert fold.add(stored(error_draft("provider", "gone"), 10)).void == ()
 
 
 def test_an_error_says_what_one_can_do() -> None:
@@ -402,10 +414,10 @@ def test_a_terminal_shows_an_answer_as_it_streams_and_then_its_record_in_its_pla
 def test_a_restart_takes_the_void_answer_off_the_screen() -> None:
     screen = Screen(live=True)
     screen.painter.delta(Delta("text", "Hello wor"))
-    screen.painter.note("overloaded: trying again in 1.0 s, try 2")
+    screen.painter.note("overloaded: try 2 follows")
     screen.now += 1
     screen.painter.restart()
-    assert screen.shown == ["(overloaded: trying again in 1.0 s, try 2)", ""]
+    assert screen.shown == ["(overloaded: try 2 follows)", ""]
 
 
 def test_the_live_part_never_grows_over_the_screen() -> None:
@@ -470,4 +482,4 @@ def test_wrapped_rows_fit_their_columns(text: str, width: int) -> None:
 
 
 def test_words_are_broken_at_spaces_where_there_are_some() -> None:
-    assert wrap("one two  three_is_long\n\nx", 8, words=True) == ["one two ", "three_is", "_long", "", "x"]
+    assert wrap("one two  three_is_long\n\nx", 8, words=True) == ["one two", "three_is", "_long", "", "x"]
