@@ -190,6 +190,8 @@ class Connection:
         self.journal = (
             0.0  # the clock's time when the worker's journal was begun, never earlier than it really was
         )
+        self._written = 0  # bytes given to the transport
+        self._taken = (0, clock.time())  # how many of them had left it, and when that last grew
         self._timer = clock.call_at(clock.time() + frames.HELLO_WAIT, self._no_hello)
 
     @property
@@ -218,7 +220,7 @@ class Connection:
         async with self._turn:
             self._requests.check()
             try:
-                self._writer.write(data)
+                self._write(data)
                 await self._writer.drain()
             except OSError as error:
                 self.end(f"the connection broke: {error}")
@@ -228,23 +230,24 @@ class Connection:
         """Write a short frame now, whoever waits. Nothing happens on a connection that has ended."""
         if self.lost is not None:
             return
-        self._writer.write(frames.encode(frame))
+        self._write(frames.encode(frame))
         if self._writer.transport.get_write_buffer_size() > BACKLOG:
             self.end("the worker does not read what is sent to it")
 
-    def break_off(self, what: str, answer: Answer) -> NoReturn:
-        """End it for an answer that the protocol does not know to `what`. Raises Lost."""
-        reason = f"it answered {what} with {type(answer).__name__.lower()!r}"
+    def fault(self, reason: str) -> NoReturn:
+        """End it because the worker broke the protocol. Raises Lost."""
         self.end(reason, fault=True)
         raise Lost(reason, fault=True)
+
+    def break_off(self, what: str, answer: Answer) -> NoReturn:
+        """End it for an answer that the protocol does not know to `what`. Raises Lost."""
+        self.fault(f"it answered {what} with {type(answer).__name__.lower()!r}")
 
     async def hello(self) -> frames.Hello:
         """The first frame. Raises Lost when another comes, or none within HELLO_WAIT."""
         frame, _ = await self._receive()
         if not isinstance(frame, frames.Hello):
-            self.end("its first frame was not a hello", fault=True)
-            self._requests.check()
-            raise AssertionError
+            self.fault("its first frame was not a hello")
         self._timer.cancel()
         self._watch()
         self.said = frame
@@ -261,14 +264,14 @@ class Connection:
                 case frames.Pong():
                     pass
                 case frames.Hello():
-                    self.end("it said hello twice", fault=True)
+                    self.fault("it said hello twice")
                 case frames.Error(id=0):
-                    self.end(f"it ended the connection: {body.decode('utf-8', 'replace')}", fault=True)
+                    self.fault(f"it ended the connection: {body.decode('utf-8', 'replace')}")
                 case _:
                     try:
                         self._requests.deliver(frame, body)
                     except FramingError as error:
-                        self.end(str(error), fault=True)
+                        self.fault(str(error))
 
     def end(self, reason: str, *, fault: bool = False) -> None:
         """End the connection; what is in the socket's buffers still goes out, what is in ours does not."""
@@ -285,6 +288,10 @@ class Connection:
         with suppress(OSError):  # how it ended was told where it was noticed
             await self._writer.wait_closed()
 
+    def _write(self, data: bytes) -> None:
+        self._writer.write(data)
+        self._written += len(data)
+
     async def _receive(self) -> tuple[frames.ToHarness, bytes]:
         while True:
             self._requests.check()
@@ -293,7 +300,7 @@ class Connection:
                     return unit[0], unit[2]
                 data = await self._reader.read(READ)
             except FramingError as error:
-                self.end(f"it sent what is not a frame: {error}", fault=True)
+                self.fault(f"it sent what is not a frame: {error}")
             except OSError as error:
                 self.end(f"the connection broke: {error}")
             else:
@@ -309,7 +316,11 @@ class Connection:
         self.end(f"no hello within {frames.HELLO_WAIT:g} s")
 
     def _watch(self) -> None:
-        act, again = self._silence.check(self._clock.time())
+        now = self._clock.time()
+        if self._stuck(now):
+            self.end(f"it took nothing up for {frames.DEAD_AFTER:g} s")
+            return
+        act, again = self._silence.check(now)
         if act == "dead":
             self.end(f"silent for {frames.DEAD_AFTER:g} s")
             return
@@ -317,3 +328,12 @@ class Connection:
             self.post(frames.Ping())
         if self.lost is None:
             self._timer = self._clock.call_at(again, self._watch)
+
+    def _stuck(self, now: float) -> bool:
+        """Whether what is to be sent has not moved for so long that the worker, though it speaks, does not read."""
+        waiting = self._writer.transport.get_write_buffer_size()
+        taken, since = self._taken
+        if not waiting or self._written - waiting > taken:
+            self._taken = (self._written - waiting, now)
+            return False
+        return now >= since + frames.DEAD_AFTER

@@ -24,7 +24,7 @@ MAX_READ: Final = 16 << 20  # bytes that `read` holds unless told: a camera's ph
 REDIAL: Final = 10.0  # seconds given to a worker that has been gone for long: twice its longest pause
 FAULTS: Final = 3  # connections that broke the protocol, after which a call is given up: each cuts the others
 YOUNGER: Final = "the worker's journal is younger than the call, so it may have run before that was lost"
-OWED: Final = 10_000  # frames kept for a worker that is away; the oldest go first
+KEPT: Final = 10_000  # frames owed to a worker that is away, and interrupted runs; the oldest go first
 
 
 class WorkerGone(Exception):
@@ -38,14 +38,13 @@ class WorkerGone(Exception):
 
 
 class _Call:
-    """One call on its way. `asked`: the worker may have got it, at `since` or later. `stopped`: not to be started."""
+    """One call on its way. `asked`: the worker may have got it, at `since` or later."""
 
     def __init__(self, session: str, call: str, asked: bool, since: float) -> None:
         self.session = session
         self.call = call
         self.asked = asked
         self.since = since
-        self.stopped = False
 
     def ask(self, now: float) -> None:
         """It goes out now, unless it did before."""
@@ -69,6 +68,7 @@ class _Worker:
         self.calls: set[_Call] = set()
         self.waiters: set[asyncio.Future[None]] = set()
         self.owed: dict[tuple[str, ...], Make] = {}
+        self.stopped: dict[tuple[str, str], None] = {}  # runs that were interrupted: not to be started
 
     @property
     def here(self) -> Connection | None:
@@ -78,8 +78,14 @@ class _Worker:
     def owe(self, key: tuple[str, ...], make: Make) -> None:
         """Keep a frame until it is answered or sent on the next connection."""
         self.owed[key] = make
-        if len(self.owed) > OWED:
+        if len(self.owed) > KEPT:
             del self.owed[next(iter(self.owed))]
+
+    def stop(self, session: str, call: str) -> None:
+        """Have a run not started, if it has not been."""
+        self.stopped[session, call] = None
+        if len(self.stopped) > KEPT:
+            del self.stopped[next(iter(self.stopped))]
 
     def wake(self) -> None:
         """Let those who wait look again."""
@@ -171,7 +177,7 @@ class Pool:
         async def attempt(connection: Connection, one: _Call) -> Output:
             if one.asked and (output := await self._attach(connection, one, on_output)) is not None:
                 return output
-            if one.stopped:
+            if (session, call) in self._worker(worker).stopped:
                 return Output(stopped="interrupt", notes=("it was not started",))
             one.ask(self._clock.time())
             with connection.request() as request:
@@ -252,9 +258,7 @@ class Pool:
         Returns at once when the worker is not here: it is told as soon as it dials again.
         """
         to = self._worker(worker)
-        for one in to.calls:
-            if (one.session, one.call) == (session, call):
-                one.stopped = True
+        to.stop(session, call)
         try:
             await self._tell(
                 to,
@@ -313,6 +317,9 @@ class Pool:
             )
             if worker.connection is None:
                 worker.hello = hello
+            return False
+        if worker.removed:
+            connection.end("it was removed")
             return False
         before, worker.connection = worker.connection, connection
         worker.hello, worker.refused, worker.reason = hello, False, ""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from daemon.connection import LATE
 from daemon.exchange import GRANT
-from daemon.pool import FAULTS, OWED, REDIAL, Content, Output, Pool, Refused, WorkerGone
+from daemon.pool import FAULTS, KEPT, REDIAL, Content, Output, Pool, Refused, WorkerGone
 from daemon.protocol import frames
 from tests.fakes import FakeClock, FakeWorker, Key, Tasks
 
@@ -357,6 +357,15 @@ async def test_a_removed_worker_is_gone_at_once_and_not_listed(bench: Bench) -> 
     bench.pool.remove("gpu")
 
 
+async def test_a_worker_removed_before_its_hello_is_let_go(bench: Bench) -> None:
+    await bench.worker.connect()
+    await until(lambda: bench.clock.planned > 0)
+    bench.pool.remove("gpu")
+    bench.worker.send(bench.worker.hello)
+    await bench.worker.ended()
+    assert bench.pool.list() == []
+
+
 async def test_removing_a_worker_that_is_away_ends_the_wait_for_it(bench: Bench) -> None:
     task, _ = await going(bench)
     await bench.worker.cut()
@@ -378,6 +387,16 @@ async def test_a_second_connection_replaces_the_first_and_takes_over_its_runs(be
     assert bench.reason() == ""
     await second.cut()
     assert bench.state() == "gone"
+
+
+async def test_a_connection_of_another_protocol_replaces_nothing(bench: Bench) -> None:
+    await bench.worker.dial()
+    await bench.worker.settled()
+    stray = bench.another()
+    await stray.dial(replace(stray.hello, protocol=2))
+    await stray.ended()
+    assert bench.state() == "connected"
+    await bench.worker.settled()
 
 
 async def test_a_connection_that_never_says_hello_replaces_nothing(bench: Bench) -> None:
@@ -538,6 +557,20 @@ async def test_a_worker_that_answers_pings_stays(bench: Bench) -> None:
     assert bench.state() == "connected"
 
 
+async def test_a_worker_that_speaks_and_never_reads_is_given_up(bench: Bench) -> None:
+    await bench.worker.dial()
+    await bench.worker.settled()
+    task = bench.tasks.start(bench.pool.write("gpu", "f", bytes(frames.WINDOW)))
+    await bench.worker.take(frames.Write)
+    while bench.state() == "connected":
+        bench.worker.send(frames.Ping())
+        await until(lambda: bench.pool.list()[0].seen >= "2030" or bench.state() == "gone")  # it was heard
+        bench.clock.advance(frames.PING_AFTER)
+    await bench.worker.ended()
+    assert bench.reason() == "it took nothing up for 30 s"
+    assert not task.done()
+
+
 async def test_a_worker_is_not_given_up_because_this_process_stood_still(bench: Bench) -> None:
     await bench.worker.dial()
     await bench.worker.settled()
@@ -624,6 +657,15 @@ async def test_a_run_that_was_not_sent_before_its_interrupt_is_not_started(bench
     await bench.worker.settled()
 
 
+async def test_an_interrupt_that_comes_before_its_run_keeps_it_from_starting(bench: Bench) -> None:
+    await bench.worker.dial()
+    bench.worker.obey()
+    await until(lambda: bench.pool.hello("gpu") is not None)
+    await bench.pool.interrupt("gpu", "s", "c1")
+    assert (await bench.run()).stopped == "interrupt"
+    assert not bench.worker.ran
+
+
 async def test_kill_answers_with_the_workers_sentence(bench: Bench) -> None:
     await bench.worker.dial()
     await bench.worker.settled()
@@ -642,7 +684,7 @@ async def test_an_acknowledgement_is_sent_without_waiting(bench: Bench) -> None:
 
 
 async def test_what_is_owed_to_a_worker_that_is_away_is_bounded(bench: Bench) -> None:
-    for i in range(OWED + 1):
+    for i in range(KEPT + 1):
         bench.pool.ack("gpu", "s", str(i))
     await bench.worker.dial()
     assert (await bench.worker.take(frames.Ack)).call == "1"
