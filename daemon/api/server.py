@@ -121,7 +121,8 @@ async def _start_tcp(runner: web.AppRunner, address: str) -> None:
     try:
         await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
     except OSError as error:
-        raise ListenError(f"cannot listen on {address}: {error.strerror or error}") from error
+        why = os.strerror(error.errno) if error.errno else str(error)  # asyncio's own text is long
+        raise ListenError(f"cannot listen on {address}: {why}") from error
 
 
 def split(address: str) -> tuple[str, int]:
