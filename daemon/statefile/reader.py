@@ -61,6 +61,8 @@ class Reader:
     async def headers(self, after: int, limit: int | None = None) -> bytes:
         """Header lines of at most `limit` durable records after `after`, one a line. Raises as `chunks` does."""
         last = self._last(after, limit)
+        if last == after:
+            return b""
         edges = [*self._offsets[after:last], self._edge(last)]
         lines = await self._off_loop(blocks.header_lines, edges)
         return b"".join(b"%b\n" % line for line in lines)

@@ -150,20 +150,25 @@ class Log(Reader):
 
     async def _writable(self) -> int:
         """The pinned descriptor, when the file was looked at since it was opened."""
-        while True:
+        self._check()
+        if self.damage is not None:
+            raise DamagedError(self.id, self.damage)
+        try:
+            fd = await self._file.pin()
+        except OSError as error:
+            raise self._not_written(error) from error
+        ready = False
+        try:
+            if self._file.fresh:
+                if self._preparing is None:
+                    self._preparing = self._threads.own(self._prepare(), f"prepare {self.id}")
+                await asyncio.shield(self._preparing)
             self._check()
-            if self.damage is not None:
-                raise DamagedError(self.id, self.damage)
-            try:
-                fd = await self._file.pin()
-            except OSError as error:
-                raise self._not_written(error) from error
-            if not self._file.fresh:
-                return fd
-            self._file.unpin()
-            if self._preparing is None:
-                self._preparing = self._threads.own(self._prepare(), f"prepare {self.id}")
-            await asyncio.shield(self._preparing)
+            ready = True
+            return fd
+        finally:
+            if not ready:
+                self._file.unpin()
 
     async def _prepare(self) -> None:
         try:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from msgspec import structs
+
 from daemon.protocol.records import Record, draft
 from daemon.statefile.writer import stored
 
@@ -61,5 +63,9 @@ def some(count: int = 3) -> list[Record]:
 
 
 def pieces(drafts: Sequence[Record], first: int = 1) -> list[bytes]:
-    """The bytes of each of these records in a file."""
-    return stored(drafts, first, NOW)[1]
+    """The bytes of each of these records in a file, the same each time."""
+    named = [
+        Record(structs.replace(each.header, id=each.id or f"{n:016x}"), each.body)
+        for n, each in enumerate(drafts, first)
+    ]
+    return stored(named, first, NOW)[1]
