@@ -105,7 +105,7 @@ class FakeWorker:
         self.born = clock.time() - journal_age
         self.served: asyncio.Task[None] | None = None
         self._clock = clock
-        self._pool = pool
+        self.pool = pool  # of the daemon that runs now
         self._tasks = tasks
         self._end: WorkerEnd | None = None
         self._attached: dict[Key, list[tuple[WorkerEnd, int]]] = {}
@@ -133,7 +133,7 @@ class FakeWorker:
         """A new connection without a hello."""
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=theirs)
-        self.served = self._tasks.start(self._pool.serve(self.name, reader, writer))
+        self.served = self._tasks.start(self.pool.serve(self.name, reader, writer))
         self._end = WorkerEnd(*await asyncio.open_connection(sock=ours))
 
     @property

@@ -25,15 +25,22 @@ class Bench:
     def __init__(self, tasks: Tasks) -> None:
         self.clock = FakeClock()
         self.changes = 0
-        self.pool = Pool(
+        self.pool = self._new_pool()
+        self.tasks = tasks
+        self.worker = FakeWorker(self.pool, tasks, self.clock)
+
+    def _new_pool(self) -> Pool:
+        return Pool(
             release="1.0",
             grace=GRACE,
             on_change=self._changed,
             clock=self.clock,
             wall=lambda: datetime(2030, 1, 1, tzinfo=UTC),
         )
-        self.tasks = tasks
-        self.worker = FakeWorker(self.pool, tasks, self.clock)
+
+    def restart(self) -> None:
+        """The next daemon's pool, which knows of no worker."""
+        self.pool = self.worker.pool = self._new_pool()
 
     def _changed(self) -> None:
         self.changes += 1
@@ -210,6 +217,30 @@ async def test_a_result_that_came_before_the_end_of_its_connection_is_taken(benc
     bench.worker.end.writer.write(frames.encode(frames.Output(id=run.id), b"o") + result + b"garbage\n")
     await bench.worker.ended()
     assert (await task).text == b"in time"
+
+
+async def test_a_run_happens_once_wherever_the_stream_to_the_worker_is_cut() -> None:
+    async with scene() as bench:
+        _, run = await going(bench)
+        sent = frames.encode(run, bench.worker.body)
+        await bench.worker.cut()
+    for place in range(len(sent) + 1):
+        async with scene() as bench:
+            worker = bench.worker
+            await worker.dial()
+            task = bench.run()
+            assert await worker.end.reader.readexactly(place) == sent[:place]
+            if place == len(sent):
+                worker.known.add(("s", "c1"))
+                worker.ran["s", "c1"] += 1
+            await worker.cut()
+            await worker.dial()
+            worker.obey()
+            await until(lambda: ("s", "c1") in bench.worker.known)
+            worker.finish(("s", "c1"), b"result")
+            assert (await task).text == b"result"
+            assert worker.ran["s", "c1"] == 1
+            await worker.cut()
 
 
 async def test_a_run_that_was_lost_on_its_way_is_sent_again_and_happens_once(bench: Bench) -> None:
@@ -978,6 +1009,7 @@ class Campaign:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.tasks: dict[Key, asyncio.Task[Output]] = {}
+        self.recorded: dict[Key, float] = {}
         self.lost = False
         self.up = False
 
@@ -987,6 +1019,7 @@ class Campaign:
         match act:
             case ("run", _):
                 key = ("s", f"c{len(self.tasks)}")
+                self.recorded[key] = self.bench.clock.time()
                 self.tasks[key] = self.bench.run(key[1])
             case ("finish", which) if open_ := sorted(worker.known - worker.results.keys()):
                 worker.finish(key := open_[which % len(open_)], key[1].encode())
@@ -999,11 +1032,24 @@ class Campaign:
             case ("turn", turns):
                 for _ in range(turns):
                     await asyncio.sleep(0)
+            case ("restart", _):
+                await self.restart()
             case ("lose", _) if not self.up:
                 worker.lose_journal()
                 self.lost = True
             case _:
                 pass
+
+    async def restart(self) -> None:
+        """The daemon ends, and the next one settles the calls that have no result."""
+        open_ = [key for key, task in self.tasks.items() if not task.done()]
+        for key in open_:
+            self.tasks[key].cancel()
+        await self.down(0)
+        self.bench.restart()
+        for key in open_:
+            age = self.bench.clock.time() - self.recorded[key]
+            self.tasks[key] = self.bench.run(key[1], age=age)
 
     async def down(self, keep: int) -> None:
         """Cut, after a piece of a frame has gone out."""
@@ -1024,7 +1070,10 @@ class Campaign:
 
 
 ACTS = st.lists(
-    st.tuples(st.sampled_from(["run", "finish", "cut", "dial", "turn", "turn", "lose"]), st.integers(0, 17)),
+    st.tuples(
+        st.sampled_from(["run", "finish", "cut", "dial", "turn", "turn", "lose", "restart"]),
+        st.integers(0, 17),
+    ),
     max_size=40,
 )
 
