@@ -42,7 +42,8 @@ _values: dict[str, Callable[[bytes], Event]] = {
 
 def carries_text(type: str) -> bool:
     """Whether an event holds the body of a record of media type `type`: text and JSON, as text."""
-    return type.startswith("text/") or type.partition(";")[0].endswith("json")
+    kind = records.essence(type)
+    return kind.startswith("text/") or kind.endswith("json")
 
 
 def encode(event: Event) -> bytes:

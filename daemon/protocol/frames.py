@@ -62,7 +62,7 @@ class Interrupt(_Frame, frozen=True, tag="interrupt"):
 
 
 class Kill(_Frame, frozen=True, tag="kill"):
-    """End every environment of a session and all processes they started; `done` says what is left."""
+    """End every environment of a session and all processes they started; `done` says what ended and what is left."""
 
     id: int
     session: str
