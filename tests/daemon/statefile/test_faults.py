@@ -2,19 +2,22 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
+import stat
 import subprocess
 import sys
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from daemon.protocol.records import draft
-from daemon.statefile.errors import LockedError, NoSpaceError, StateFileError
+from daemon.statefile.errors import DamagedError, LockedError, NoSpaceError, ReopenError, StateFileError
 from daemon.statefile.scan import scan
 from daemon.statefile.store import Store
 from tests.daemon.statefile.fakes import Clock, some
@@ -247,3 +250,97 @@ def test_what_a_killed_daemon_was_about_to_name_is_removed(data: Path) -> None:
     (data / "sessions" / ".new-0123").write_bytes(b"half a session")
     hold_once(data)
     assert list((data / "sessions").iterdir()) == []
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+BAD = OSError(errno.EIO, "Input/output error")
+
+
+def failing(error: OSError) -> Callable[..., NoReturn]:
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("size", [10, 2 << 20])
+async def test_a_failed_write_that_cannot_be_cut_off_is_read_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, size: int
+) -> None:
+    id, log = await store.create(*some(3))
+    real = os.pwrite
+
+    def half(fd: int, data: bytes, offset: int) -> int:
+        if offset > len(before):
+            raise FULL
+        return real(fd, data[: len(data) // 2], offset)
+
+    before = log.path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", half)
+        patch.setattr(os, "ftruncate", failing(BAD))
+        with pytest.raises(ReopenError, match="a failed write could not be cut off: No space left on device"):
+            await log.append(draft("message", bytes(size)))
+        await log.at_rest()
+    assert f"session {id}: could not be cut back: Input/output error" in caplog.text
+    assert len(log.path.read_bytes()) > len(before)
+    fresh = await store.open(id)
+    assert (fresh.n, fresh.damage) == (3, None)
+    await fresh.append(draft("message", "goes on"))
+    assert fresh.path.read_bytes().startswith(before)
+    assert scan(fresh.path).torn == 0
+
+
+async def test_a_disk_that_writes_nothing_is_a_full_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, log = await store.create(*some(3))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda *_: 0)
+        with pytest.raises(NoSpaceError, match="No space left on device"):
+            await log.append(draft("message"))
+    assert (await log.append(draft("message")))[0].n == 4
+
+
+async def test_a_bad_sector_is_damage(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, log = await store.create(*some(3))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", failing(BAD))
+        damage = scan(log.path).damage
+        assert damage is not None
+        assert damage.reason == "the disk does not give it: Input/output error"
+        with pytest.raises(DamagedError, match="the disk does not give it: Input/output error"):
+            await log.read()
+
+
+async def test_a_folder_that_cannot_be_synced_gets_no_session(
+    store: Store, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id, _ = await store.create(*some(3))
+    real = os.fsync
+
+    def no_folders(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise BAD
+        real(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_folders)
+        for attempt in (store.create(*some(3)), store.copy(id, 3)):
+            with pytest.raises(NoSpaceError, match="sessions cannot be written: Input/output error"):
+                await attempt
+    assert [path.name for path in (data / "sessions").iterdir()] == [f"{id}.state"]
+
+
+async def test_a_write_that_the_end_of_the_loop_stops_is_not_built_upon(store: Store) -> None:
+    _, log = await store.create(*some(3))
+    append = asyncio.get_running_loop().create_task(log.append(draft("message", bytes(8 << 20))))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for task in store._threads._tasks:
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await append
+    with pytest.raises(ReopenError, match="a write was stopped half-way"):
+        await log.append(draft("message"))
+    await log.at_rest()
