@@ -114,6 +114,7 @@ def _assistant(where: str, content: list[dict[str, Any]], *, last: bool) -> Iter
     if kinds and kinds[-1] in ("thinking", "redacted_thinking"):
         yield f"{where}: thinking is last"
     answered = {block.get("tool_use_id") for block in content}
+    used = {block.get("id") for block in content}
     for index, block in enumerate(content):
         place = f"{where}.content.{index}"
         kind = str(block.get("type"))
@@ -127,6 +128,8 @@ def _assistant(where: str, content: list[dict[str, Any]], *, last: bool) -> Iter
             yield from _text(place, block)
         elif kind.endswith("_tool_use") and not last and block.get("id") not in answered:
             yield f"{place}: {kind} without its result"
+        elif "tool_use_id" in block and block["tool_use_id"] not in used:
+            yield f"{place}: {kind} without its use"
         elif kind in ("tool_result", "image", "None"):
             yield f"{place}: {kind} in an answer"
 
@@ -140,9 +143,10 @@ def _call(where: str, block: dict[str, Any]) -> Iterator[str]:
 
 
 def _block(where: str, block: dict[str, Any], allowed: set[str]) -> Iterator[str]:
-    match block.get("type"):
-        case kind if kind not in allowed:
-            yield f"{where}: {kind!r} is not allowed here"
+    kind = block.get("type")
+    if kind not in allowed:
+        yield f"{where}: {kind!r} is not allowed here"
+    match kind:
         case "text":
             yield from _text(where, block)
         case "image":
@@ -155,6 +159,8 @@ def _block(where: str, block: dict[str, Any], allowed: set[str]) -> Iterator[str
                 yield f"{where}: an empty result"
             for index, item in enumerate(content):
                 yield from _block(f"{where}.content.{index}", item, {"text", "image"})
+        case _:
+            pass
 
 
 def _text(where: str, block: dict[str, Any]) -> Iterator[str]:

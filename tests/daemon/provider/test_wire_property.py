@@ -1,0 +1,123 @@
+"""Whatever a session's file holds, the Messages API takes the request that is built from it."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daemon.chain import fold
+from daemon.protocol.records import CallBody, Kind, draft
+from daemon.provider.anthropic import Anthropic
+from daemon.provider.base import Model, Query, Wire
+from daemon.provider.messages import BLOCK
+from tests.daemon.book import Book
+from tests.daemon.provider.contexts import TOOL, picture
+from tests.wire_checks import check_messages
+
+PNG = picture()
+TEXTS = st.sampled_from(["words", "", " \n", "ü\u2028😀", "Go on.", "\0"])
+ARGUMENTS = st.sampled_from(["", "{}", '{"a": 1}', '{"a', "[1]", "null", '{"a":"\\ud83d"}', "[" * 3000])
+MODELS = ["claude-x", "claude-y"]
+PROVIDERS = st.sampled_from(["anthropic", "anthropic", "openai"])
+RAWS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [
+        {"type": "thinking", "thinking": "hm", "signature": "sig"},
+        {"type": "thinking", "thinking": "", "signature": "sig"},
+        {"type": "thinking", "thinking": "unsigned"},
+        {"type": "redacted_thinking", "data": "x"},
+        {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}},
+        {"type": "web_search_tool_result", "tool_use_id": "srv", "content": []},
+        {"type": "text", "text": "cited", "citations": [{"type": "char_location"}]},
+        {"type": "text", "text": " ", "citations": [{"type": "char_location"}]},
+        {"type": "novel", "x": 1},
+    ]
+)
+
+
+class Author:
+    """Writes a session as the harness would, step by step, as the data says."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.data = data
+        self.book = Book()
+        self.serial = 0
+
+    def one_of(self, *choices: Any) -> Any:
+        return self.data.draw(st.sampled_from(choices))
+
+    def act(self) -> None:
+        match self.one_of(
+            "message", "image", "answer", "answer", "answer", "broken try", "error", "summary", "note"
+        ):
+            case "message":
+                self.book.message(self.data.draw(TEXTS))
+            case "image":
+                image = self.one_of(PNG, PNG[:30], b"BM" + bytes(50), b"")
+                self.book.add("message", image, "image/png", via="me")
+            case "answer":
+                self.answer(closed=True)
+            case "broken try":
+                self.answer(closed=False)
+            case "error":
+                self.book.error(self.data.draw(TEXTS))
+            case "summary":
+                self.book.summary(self.data.draw(st.integers(3, self.book.n)), self.data.draw(TEXTS) or "-")
+            case _:
+                self.book.add("system", self.data.draw(TEXTS), source="workers")
+
+    def answer(self, *, closed: bool) -> None:
+        self.serial += 1
+        step, upto, calls = f"s{self.serial}", self.book.n, []
+        provider, model = self.data.draw(PROVIDERS), self.one_of(*MODELS)
+        for number in range(self.data.draw(st.integers(0, 5))):
+            match self.one_of("text", "call", "raw"):
+                case "text":
+                    self.book.text(step, self.data.draw(TEXTS))
+                case "call":
+                    id = self.one_of(
+                        f"toolu_{step}_{number}",
+                        f"functions.run:{self.serial}.{number}",
+                        "x" * 70 + str(number) + step,
+                    )
+                    body = CallBody(self.one_of("run", "functions.run", ""), self.data.draw(ARGUMENTS))
+                    encoded = msgspec.json.encode(body)
+                    self.book.keep(draft("call", encoded, "application/json", id=id, step=step))
+                    calls.append(id)
+                case _:
+                    block = self.data.draw(RAWS)
+                    kind: Kind = "text" if block["type"] == "text" else "thinking"
+                    encoded = msgspec.json.encode(block)
+                    self.book.keep(draft(kind, encoded, BLOCK, step=step, provider=provider))
+        if not closed:
+            return
+        self.book.step(step, upto, provider=provider, model=model)
+        for call in self.data.draw(st.permutations(calls)):
+            if self.one_of("message", "", "", ""):
+                self.book.message(self.data.draw(TEXTS))
+            match self.one_of("text", "text", "image", "blank", "none"):
+                case "text":
+                    self.book.result(call, "done", failed=self.one_of(True, False))
+                case "image":
+                    image = self.one_of(PNG, PNG[:30])
+                    self.book.keep(draft("result", image, "image/png", for_=call, worker="w"))
+                case "blank":
+                    self.book.result(call, " ")
+                case _:
+                    continue
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_every_request_of_any_session_keeps_the_rules_of_the_wire(data: st.DataObject) -> None:
+    author = Author(data)
+    provider = Anthropic()
+    wires = {model: Wire() for model in MODELS}
+    for _ in range(data.draw(st.integers(1, 8))):
+        author.act()
+        found = fold(author.book.records, "id").context()
+        for model in MODELS:
+            query = Query(Model(model), found, [TOOL], {}, "id")
+            sent = provider.compile(query, wires[model]).body
+            assert check_messages(sent) == []
+            assert sent == provider.compile(query, Wire()).body, "the kept form is the one made anew"
