@@ -57,10 +57,10 @@ class ConfigPatch(Struct, frozen=True, forbid_unknown_fields=True):
     `params` is merged into the session's, in which null takes a field out.
     """
 
-    model: str | None | msgspec.UnsetType = msgspec.UNSET
-    params: dict[str, Any] | None | msgspec.UnsetType = msgspec.UNSET
-    context: Annotated[int, Meta(ge=0)] | None | msgspec.UnsetType = msgspec.UNSET
-    limits: Limits | None | msgspec.UnsetType = msgspec.UNSET
+    model: str | msgspec.UnsetType | None = msgspec.UNSET
+    params: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
+    context: Annotated[int, Meta(ge=0)] | msgspec.UnsetType | None = msgspec.UNSET
+    limits: Limits | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Created(Struct, frozen=True):

@@ -58,6 +58,29 @@ def test_a_create_that_is_not_right_is_refused_by_the_field_s_name(body: dict[st
         msgspec.json.decode(msgspec.json.encode(body), type=api.Create)
 
 
+def test_a_config_patch_tells_what_is_left_out_from_what_is_null() -> None:
+    patch = msgspec.json.decode(b'{"model":null,"limits":{"steps":2}}', type=api.ConfigPatch)
+    assert patch == api.ConfigPatch(model=None, limits=Limits(steps=2))
+    assert (patch.params, patch.context) == (msgspec.UNSET, msgspec.UNSET)
+    assert msgspec.json.decode(api.encode(patch)) == {"model": None, "limits": {"steps": 2}}
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({"workers": []}, "Object contains unknown field `workers`"),
+        ({"context": -1}, "Expected `int` >= 0 - at `$.context`"),
+        ({"limits": {"words": 1}}, "Object contains unknown field `words` - at `$.limits`"),
+        ({"params": "hot"}, "Expected `object | null`, got `str` - at `$.params`"),
+    ],
+)
+def test_a_config_patch_that_is_not_right_is_refused_by_the_field_s_name(
+    body: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(msgspec.ValidationError, match=f"^{re.escape(why)}$"):
+        msgspec.json.decode(msgspec.json.encode(body), type=api.ConfigPatch)
+
+
 def test_an_info_leaves_out_what_is_empty_and_comes_back() -> None:
     bare = api.Info("x", "closed", Config("a/b"), "t0", "t1", 4)
     assert msgspec.json.decode(api.encode(bare)) == {
