@@ -169,7 +169,9 @@ def log_to(stream: TextIO) -> None:
     """Log to `stream`, our own lines and the libraries': for eyes on a terminal, as key=value elsewhere."""
     renderer: structlog.typing.Processor
     if stream.isatty():
-        renderer = structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=not os.environ.get("NO_COLOR"), exception_formatter=structlog.dev.plain_traceback
+        )
     else:
         renderer = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
     shared: list[structlog.typing.Processor] = [

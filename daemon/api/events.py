@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from daemon.api import reading
 from daemon.api.needs import Harness, Live, Log
-from daemon.harness.live import Restart
 from daemon.protocol import api, events
 from daemon.statefile.errors import StateFileError
 
@@ -224,7 +223,7 @@ class _Reader:
     async def _watch_live(self, live: Live) -> None:
         while True:
             piece = await live.get()
-            await self._pieces.put(events.encode(api.Restart() if isinstance(piece, Restart) else piece))
+            await self._pieces.put(events.encode(piece))
             self._woken.set()
 
     async def _watch_end(self, closing: asyncio.Event) -> None:

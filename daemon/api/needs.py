@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from daemon.harness.harness import Part
 from daemon.harness.live import LiveEvent
 from daemon.protocol import api
 from daemon.protocol.records import Record, Status
@@ -66,7 +65,7 @@ class Harness(Protocol):
         self, status: Status | None = None, limit: int = 100, after: str = ""
     ) -> Sequence[api.Info]: ...
 
-    async def post(self, id: str, via: str, parts: Sequence[Part], key: str = "") -> int: ...
+    async def post(self, id: str, via: str, parts: Sequence[api.Part], key: str = "") -> int: ...
 
     async def retry(self, id: str) -> Status: ...
 

@@ -11,7 +11,6 @@ from aiohttp import web
 from daemon.api import multipart
 from daemon.api.errors import Refusal, explain
 from daemon.harness.errors import Invalid, Malformed, NotFound, TooLarge, Unsupported
-from daemon.harness.harness import Part
 from daemon.protocol import api
 from daemon.protocol.records import TEXT, Status
 
@@ -165,7 +164,7 @@ async def decoded(request: web.Request, type: type[T]) -> T:
         raise Malformed(f"the body is not JSON: {error}") from error
 
 
-async def parts(request: web.Request) -> Sequence[Part]:
+async def parts(request: web.Request) -> Sequence[api.Part]:
     """The records of a post. Raises Unsupported, TooLarge, Malformed, Invalid."""
     sent = request.headers.get("Content-Type", "")
     if not sent:
@@ -211,13 +210,13 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= SHOWN else text[:SHOWN] + "…")
 
 
-def _part(where: str, type: str, parameters: dict[str, str], content: bytes) -> Part:
+def _part(where: str, type: str, parameters: dict[str, str], content: bytes) -> api.Part:
     if not type.startswith("text/"):
-        return Part(type, content)
+        return api.Part(type, content)
     if (charset := parameters.get("charset", "").lower()) not in _UTF8:
         raise Unsupported(f"{where}: charset {shown(charset)} is not taken; send it as UTF-8")
     try:
         content.decode()
     except UnicodeDecodeError as error:
         raise Invalid(f"{where}: not UTF-8 at byte {error.start}") from error
-    return Part(f"{type}; charset=utf-8", content)
+    return api.Part(f"{type}; charset=utf-8", content)

@@ -9,7 +9,6 @@ from typing import Final
 
 import aiohttp
 import structlog
-from msgspec import Struct
 
 from daemon.harness import configs, prompt
 from daemon.harness.changes import WORKERS, Changed
@@ -38,17 +37,9 @@ from daemon.statefile.store import Store
 from daemon.statefile.writer import Log
 
 NEEDS_STEP: Final = frozenset({"open", "interrupted"})
-MAX_NAME: Final = 200  # characters of `via` and of an idempotency key
 MEDIA: Final = re.compile(r"(text|image|audio|video|application)/[\w.+-]+(\s*;.*)?", re.ASCII)
 
 log = structlog.get_logger()
-
-
-class Part(Struct, frozen=True):
-    """One part of a post: media type and bytes."""
-
-    type: str
-    body: bytes
 
 
 class Harness:
@@ -116,7 +107,7 @@ class Harness:
             infos = infos[ids.index(after) + 1 :]
         return [info for info in infos if status is None or info.status == status][:limit]
 
-    async def post(self, id: str, via: str, parts: Sequence[Part], key: str = "") -> int:
+    async def post(self, id: str, via: str, parts: Sequence[api.Part], key: str = "") -> int:
         """Append one message per part and kick the session once; returns the last one's number, durable by then.
 
         With `key`, the same key and parts again append nothing and return the first post's number.
@@ -363,7 +354,7 @@ def _translated() -> Iterator[None]:
         raise NotFound(str(error)) from error
 
 
-async def _check_same(session: Session, last: int, key: str, parts: Sequence[Part]) -> None:
+async def _check_same(session: Session, last: int, key: str, parts: Sequence[api.Part]) -> None:
     """Raises Conflict unless the post under `key` that ends with record `last` had these very parts."""
     stored = await session.log.read(max(1, last - len(parts)), last)
     before, own = stored[: -len(parts)], stored[-len(parts) :]
@@ -375,11 +366,11 @@ async def _check_same(session: Session, last: int, key: str, parts: Sequence[Par
 def _check_name(field: str, value: str) -> None:
     if not value.strip():
         raise Malformed(f"{field} is required: the name of who acts")
-    if len(value) > MAX_NAME or not value.isprintable():
-        raise Malformed(f"{field}: at most {MAX_NAME} printable characters")
+    if len(value) > api.MAX_NAME or not value.isprintable():
+        raise Malformed(f"{field}: at most {api.MAX_NAME} printable characters")
 
 
-def _check_parts(parts: Sequence[Part]) -> None:
+def _check_parts(parts: Sequence[api.Part]) -> None:
     if not parts:
         raise Malformed("the post has no parts: send a body, or one part per message")
     if (size := sum(len(part.body) for part in parts)) > api.MAX_POST:

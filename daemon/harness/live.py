@@ -6,17 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from msgspec import Struct
-
-from daemon.protocol.api import Delta, RetryEvent
+from daemon.protocol.api import Delta, Restart, RetryEvent
 
 MAX_WAITING: Final = (
     1000  # events a slow reader may have waiting; older ones go, the record that follows has all
 )
-
-
-class Restart(Struct, frozen=True):
-    """What streamed so far of this step is void."""
 
 
 LiveEvent = Delta | RetryEvent | Restart

@@ -13,7 +13,6 @@ import structlog
 from daemon.chain import Context
 from daemon.harness import agents, prompt, tools
 from daemon.harness.calls import Calls
-from daemon.harness.live import Restart
 from daemon.harness.session import Session
 from daemon.pool import Pool
 from daemon.protocol import api, records
@@ -109,7 +108,7 @@ class Stepper:
                     log.warning("provider retry", session=session.id, why=event.why, wait=event.wait)
                     session.live.put(api.RetryEvent(event.why, event.wait, event.attempt))
                     if event.restart:
-                        session.live.put(Restart())
+                        session.live.put(api.Restart())
                         step, blocks = (
                             secrets.token_hex(8),
                             [],

@@ -9,7 +9,6 @@ import msgspec
 
 from daemon.api.needs import Log
 from daemon.harness.errors import Conflict, Ended, HarnessError, Invalid, Malformed, NotFound
-from daemon.harness.harness import Part
 from daemon.harness.live import LiveEvent
 from daemon.protocol import api, records
 from daemon.protocol.records import Config, Record, Status, draft, json_draft
@@ -94,7 +93,7 @@ class FakeHarness:
         self.ready = True
         self.logs: dict[str, MemoryLog] = {}
         self.created: list[api.Create] = []
-        self.posts: dict[tuple[str, str], tuple[list[Part], int]] = {}
+        self.posts: dict[tuple[str, str], tuple[list[api.Part], int]] = {}
         self.seen: list[tuple[str, ...]] = []
         self.stepping: set[str] = set()
         self.ended: set[str] = set()
@@ -138,7 +137,7 @@ class FakeHarness:
         infos = [await self.info(id) for id in sorted(self.logs, reverse=True) if not after or id < after]
         return [info for info in infos if status is None or info.status == status][:limit]
 
-    async def post(self, id: str, via: str, parts: Sequence[Part], key: str = "") -> int:
+    async def post(self, id: str, via: str, parts: Sequence[api.Part], key: str = "") -> int:
         await self._change()
         log = self._memory(id)
         if id in self.ended:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from daemon.api.server import serve
 from daemon.client import ApiFailure, Back, Client, Followed, Lost, Unreachable
 from daemon.harness.errors import Unready
-from daemon.harness.live import Restart
 from daemon.protocol import api
 from daemon.protocol.records import TEXT, Record, WorkerRef, draft
 from tests.daemon.api.conftest import Http
@@ -253,7 +252,7 @@ async def test_following_with_deltas_gives_live_pieces_too(client: Client, harne
     id = harness.session()
     async with aclosing(client.follow(id, deltas=True)) as stream:
         await take(stream, 2)
-        harness.stream(api.Delta("text", "a"), Restart(), api.RetryEvent("why", 1.0, 2))
+        harness.stream(api.Delta("text", "a"), api.Restart(), api.RetryEvent("why", 1.0, 2))
         assert await take(stream, 3) == [api.Delta("text", "a"), api.Restart(), api.RetryEvent("why", 1.0, 2)]
 
 

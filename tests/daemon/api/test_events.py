@@ -9,7 +9,6 @@ import pytest
 
 from daemon.api.events import Cache
 from daemon.api.server import serve
-from daemon.harness.live import Restart
 from daemon.protocol import api, events
 from daemon.protocol.records import Record, draft, json_draft
 from daemon.statefile.errors import ReopenError
@@ -125,7 +124,7 @@ async def test_live_pieces_come_to_who_asks_and_have_no_id(http: Http, harness: 
     )
     async with opened(http, id, "?deltas=1") as stream:
         assert await stream.numbers(2) == [1, 2]
-        harness.stream(before, retry, Restart(), after)
+        harness.stream(before, retry, api.Restart(), after)
         assert [await stream.next() for _ in range(4)] == [before, retry, api.Restart(), after]
         assert stream.raw.count(b"id: ") == 2
     await harness.gone.wait()

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from daemon.harness.harness import Harness, Part
+from daemon.harness.harness import Harness
 from daemon.pool import Content, Output, Refused, WorkerGone
 from daemon.protocol import api, frames
 from daemon.protocol.records import TEXT, CallBody, Usage, WorkerRef
@@ -243,7 +243,7 @@ class Bench:
         return id
 
     async def post(self, id: str, words: str, key: str = "") -> int:
-        return await self.harness.post(id, "me", [Part(TEXT, words.encode())], key)
+        return await self.harness.post(id, "me", [api.Part(TEXT, words.encode())], key)
 
     async def rest(self, id: str) -> str:
         """Wait until nobody steps the session; its status then."""

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from daemon.harness import errors
-from daemon.harness.harness import Part
 from daemon.pool import Output, WorkerGone
 from daemon.protocol import api
 from daemon.protocol.records import TEXT, Limits, WorkerRef, error_of
@@ -506,7 +505,7 @@ async def test_a_key_posts_once_and_refuses_other_content(store: Store) -> None:
         with pytest.raises(errors.Conflict, match="another post"):
             await b.post(id, "other", "k")
         with pytest.raises(errors.Conflict, match="another post"):
-            await b.harness.post(id, "me", [Part(TEXT, b"hi"), Part(TEXT, b"hi")], "k")
+            await b.harness.post(id, "me", [api.Part(TEXT, b"hi"), api.Part(TEXT, b"hi")], "k")
         await b.rest(id)
         assert await b.bodies(id, "message") == ["hi"]
         assert await b.post(id, "hi", "k2") > first
@@ -545,16 +544,16 @@ async def test_a_create_that_cannot_be_is_refused_by_field(
 @pytest.mark.parametrize(
     ("via", "parts", "kind"),
     [
-        ("", [Part(TEXT, b"x")], errors.Malformed),
-        ("a\nb", [Part(TEXT, b"x")], errors.Malformed),
+        ("", [api.Part(TEXT, b"x")], errors.Malformed),
+        ("a\nb", [api.Part(TEXT, b"x")], errors.Malformed),
         ("me", [], errors.Malformed),
-        ("me", [Part(TEXT, b"  ")], errors.Malformed),
-        ("me", [Part("nonsense", b"x")], errors.Unsupported),
-        ("me", [Part(TEXT, b"x" * (8 << 20)), Part(TEXT, b"x")], errors.TooLarge),
+        ("me", [api.Part(TEXT, b"  ")], errors.Malformed),
+        ("me", [api.Part("nonsense", b"x")], errors.Unsupported),
+        ("me", [api.Part(TEXT, b"x" * (8 << 20)), api.Part(TEXT, b"x")], errors.TooLarge),
     ],
 )
 async def test_a_post_that_cannot_be_is_refused(
-    store: Store, via: str, parts: list[Part], kind: type[errors.HarnessError]
+    store: Store, via: str, parts: list[api.Part], kind: type[errors.HarnessError]
 ) -> None:
     async with bench(store, FakeProvider(), FakePool()) as b:
         id = await b.session("")
