@@ -23,11 +23,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
 import msgspec
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 CONV = re.compile(r"\[\[conv:([A-Za-z0-9_.-]+)\]\]")
 MAX_REQUEST = 1 << 30  # the service's own limit is far lower; a campaign's histories may pass it
@@ -37,9 +37,9 @@ Check = Callable[[bytes], list[str]]
 class Script(Struct, forbid_unknown_fields=True, kw_only=True):
     """What is answered. Delays in seconds.
 
-    `trouble` befalls the first `tries` tries of each step (-1: every one): `status` answers that HTTP status, with
-    `retry_after` where it is given; `stall` and `cut` stop or break the stream after `after` events; `hold` does not
-    answer at all.
+    `trouble` befalls the first `tries` tries (-1: all) of each step whose number `every` divides: `status` answers
+    that HTTP status, with `retry_after` where it is given; `stall` and `cut` stop or break the stream after `after`
+    events; `hold` does not answer at all.
     """
 
     calls: int = 3
@@ -53,7 +53,8 @@ class Script(Struct, forbid_unknown_fields=True, kw_only=True):
     first_delay: float = 0
     event_delay: float = 0
     trouble: Literal["", "status", "stall", "cut", "hold"] = ""
-    tries: int = 0
+    tries: int = -1
+    every: Annotated[int, Meta(ge=1)] = 1
     after: int = 3
     status: int = 529
     retry_after: str = ""
@@ -192,7 +193,8 @@ class Mock:
 
     async def _answer(self, request: web.Request, entry: Entry) -> web.StreamResponse:
         script, held = self.script, self._held
-        trouble = script.trouble if script.tries < 0 or entry.attempt < script.tries else ""
+        befallen = script.tries < 0 or entry.attempt < script.tries
+        trouble = script.trouble if befallen and entry.k % script.every == 0 else ""
         if trouble == "status":
             headers = {"retry-after": script.retry_after} if script.retry_after else {}
             return _error(entry, script.status, "overloaded_error", "Overloaded", headers)

@@ -3,30 +3,26 @@
 import asyncio
 import contextlib
 import json
-import os
 import random
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import aiohttp
 import pytest
 from msgspec import Struct
 
 from daemon import chain as chains
 from daemon.client import ApiFailure, Client, Unreachable
 from daemon.protocol import api, records
-from daemon.protocol.records import TEXT, Record, WorkerRef
+from daemon.protocol.records import TEXT, WorkerRef
 from tests.daemon.contexts import check
+from tests.e2e.processes import Daemon, Mock
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SESSIONS = 4
 LONGEST_LIFE = 1.2  # seconds from ready to SIGKILL: from before the first request to a few steps on
 CALM = 60.0  # seconds that all sessions have to close once nobody kills the daemon any more
@@ -39,113 +35,6 @@ class Acknowledged(Struct):
     key: str
     text: str
     n: int
-
-
-class Mock:
-    """The mock service, in a process of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        with (folder / "mock.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(ROOT / "tests/mock_messages.py"), "--until-eof"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
-        assert self._process.stdout is not None
-        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline().split()[1])}"
-
-    def close(self) -> None:
-        self._process.communicate(timeout=10)
-
-    async def config(self, **part: Any) -> None:
-        await self._call("POST", "config", json=part)
-
-    async def get(self, what: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(await self._call("GET", what))
-        return found
-
-    async def _call(self, method: str, what: str, **more: Any) -> bytes:
-        async with (
-            aiohttp.ClientSession() as http,
-            http.request(method, f"{self.url}/_ctl/{what}", raise_for_status=True, **more) as answer,
-        ):
-            return await answer.read()
-
-
-class Daemon:
-    """A daemon on one data folder that can be killed and started again."""
-
-    def __init__(self, folder: Path, mock: Mock) -> None:
-        self.folder = folder
-        self.data = folder / "data"
-        self.starts = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] = (folder / "daemon.log").open("ab")
-        config = folder / "outrider.toml"
-        config.write_text(f'[providers.mock]\nkind = "anthropic"\nurl = "{mock.url}"\nkey = "none"\n')
-        config.chmod(0o600)
-        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        self._environ = kept | {"HOME": str(folder), "OUTRIDER_CONFIG": str(config)}
-
-    @property
-    def socket(self) -> Path:
-        return self.data / "api.sock"
-
-    def _command(self, verb: str, *more: str) -> list[str]:
-        return [sys.executable, "-P", "-m", "daemon.cli", verb, f"--data={self.data}", *more]
-
-    async def start(self) -> None:
-        """Start it; returns when it is ready."""
-        process = await asyncio.to_thread(
-            subprocess.Popen,
-            self._command("daemon", "--listen=none", "--json"),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=self._environ,
-            cwd=self.folder,
-        )
-        self._process = process
-        self.starts += 1
-        assert process.stdout is not None
-        line = await asyncio.to_thread(process.stdout.readline)
-        assert line, f"start {self.starts} failed: {self.log()[-2000:]}"
-
-    def kill(self) -> None:
-        """SIGKILL: no handler, no flush, no goodbye."""
-        if (process := self._process) is not None:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            self._process = None
-
-    def end(self) -> None:
-        """End the daemon and the worker that outlives it."""
-        try:
-            subprocess.run(
-                self._command("down"), env=self._environ, cwd=self.folder, check=True, capture_output=True
-            )
-            if self._process is not None:
-                self._process.communicate(timeout=10)
-        finally:
-            self.kill()
-            self._log.close()
-
-    def log(self) -> str:
-        return (self.folder / "daemon.log").read_text(errors="replace")
-
-    def file(self, session: str) -> list[Record]:
-        """The records of a session's file, its numbers and check sums checked."""
-        decoder = records.decoder()
-        decoder.feed((self.data / "sessions" / f"{session}.state").read_bytes())
-        found: list[Record] = []
-        while (unit := decoder.next()) is not None:
-            header, line, body = unit
-            records.check(line, body)
-            assert header.n == len(found) + 1
-            found.append(Record(header, body, line))
-        assert decoder.pending == 0
-        return found
 
 
 @pytest.fixture
@@ -273,10 +162,10 @@ def verify(campaign: Campaign, ran: list[str], bad: list[dict[str, Any]]) -> Non
     assert Counter(ran) == Counter(expected), "each call that a step closed ran once, and no other"
 
 
-async def campaign(daemon: Daemon, mock: Mock, kills: int) -> None:
+async def campaign(daemon: Daemon, mock: Mock, kills: int, **trouble: Any) -> None:
     ran = daemon.folder / "ran"
     code = f"echo {{conv}}.{{k}}.{{p}} >> {ran}; sleep 0.0$((RANDOM % 10))"
-    await mock.config(calls=3, parallel=2, code=code, first_delay=0.02, event_delay=0.005)
+    await mock.config(calls=3, parallel=2, code=code, first_delay=0.02, event_delay=0.005, **trouble)
     run = Campaign(daemon)
     try:
         await run.run(kills)
@@ -299,4 +188,4 @@ async def test_a_daemon_killed_five_times_loses_nothing_and_does_nothing_twice(
 async def test_a_daemon_killed_two_hundred_times_loses_nothing_and_does_nothing_twice(
     daemon: Daemon, mock: Mock
 ) -> None:
-    await campaign(daemon, mock, 200)
+    await campaign(daemon, mock, 200, trouble="cut", tries=1, every=7, after=6)
