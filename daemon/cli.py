@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from daemon.verbs.service import Options
 
 INTERRUPTED: Final = 130
-PIPE_CLOSED: Final = 141  # what a shell says of a program that SIGPIPE ended
 ORDER: Final = (
     "up",
     "down",
@@ -334,12 +333,12 @@ def invoke(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered has nowhere to go
-        return PIPE_CLOSED
+        return 1
     except Exception as error:  # noqa: BLE001 - the user gets a sentence and a code
         from daemon.verbs.explain import explain
 
         message, failed = explain(error)
-        click.echo(f"outrider: {message}", err=True)
+        click.echo(message, err=True)
         return failed
     return code if isinstance(code, int) else 0
 

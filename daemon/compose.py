@@ -74,6 +74,9 @@ def run(settings: Settings, environ: Mapping[str, str], announce: Callable[[Read
             asyncio.run(_serve(settings, store, models, announce))
     except StateFileError as error:
         raise StartError(str(error)) from error
+    except ExceptionGroup:
+        log.exception("the daemon failed")
+        raise
 
 
 async def _serve(
@@ -86,6 +89,7 @@ async def _serve(
     async with AsyncExitStack() as owned:
         owned.push_async_callback(store.close)
         http = await owned.enter_async_context(aiohttp.ClientSession())
+        ended: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as root:
                 harness = Harness(
@@ -107,8 +111,10 @@ async def _serve(
                     await ending.wait()
                     log.info("ending")
                 raise _Ending  # cancels what runs: a step in flight is cut, and goes on at the next start
-        except* _Ending:
-            pass
+        except* (_Ending, StartError) as ends:
+            ended = ends.exceptions[0]
+    if isinstance(ended, StartError):
+        raise ended
     log.info("ended")
 
 

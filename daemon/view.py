@@ -9,7 +9,7 @@ from msgspec import Struct
 from daemon.plain import MAX_CHARS, count, line, printed, safe, seconds, size, tokens
 from daemon.protocol import records
 from daemon.protocol.api import Delta
-from daemon.protocol.records import Record, Usage
+from daemon.protocol.records import Header, Record, Usage
 
 OUTPUT_LINES: Final = 200  # of a run's live output that are kept; its result has the tail
 
@@ -38,17 +38,23 @@ class Item(Struct, frozen=True):
     time: str = ""
 
 
-_HINTS: Final[Mapping[str, str]] = {
-    "stopped": "post a message or retry to go on",
-    "context": "copy the session from an earlier record, or go on in a new one",
-    "limit": "retry, or go on in a new session with a higher limit",
-    "length": "post a message to let it go on, or allow longer answers with params",
-    "refusal": "say it in another way and post again",
-    "filter": "say it in another way and post again",
-    "auth": "check the provider's key, then retry",
-    "model": "name a model that is served, then retry",
+_RETRY: Final = "retry"
+_POST: Final = "post a message or retry"
+_HINTS: Final[Mapping[str, str]] = {  # by an error's code; the ones not here are worth another try
+    "stopped": _POST,
+    "auth": "set the provider's key where the daemon starts, restart it, then retry",
+    "permission": "check what the provider's key may do, then retry",
+    "billing": "add credit with the provider, then retry",
+    "model": "name a model that is served in a new session",
+    "not_found": "check the model's name, or start a new session with another one",
+    "context_overflow": "go on in a new session, or in a copy of an earlier part of this one",
+    "context": "go on in a new session, or in a copy of an earlier part of this one",
+    "limit": "go on in a new session with a higher limit",
+    "length": _POST,
+    "refusal": "post another message",
+    "filter": "post another message",
+    "no_space": "make room for the data folder, then retry",
 }
-_GO_ON: Final = "retry, or post a message"
 
 _SPOKEN: Final = {"text": "answer", "thinking": "thinking", "summary": "summary of what came before"}
 
@@ -60,7 +66,7 @@ class Fold:
         self.steps = 0
         self.usage = Usage()
         self._calls: dict[str, int] = {}
-        self._open: list[Record] = []  # blocks that no step has closed yet, their bodies left out
+        self._open: list[Header] = []  # blocks that no step has closed yet
 
     @property
     def waiting(self) -> Mapping[str, int]:
@@ -76,27 +82,33 @@ class Fold:
             item = Item(
                 header.n, header.kind, line(f"{header.kind} that does not read"), safe(str(error)), "failed"
             )
-        return msgspec.structs.replace(item, time=line(header.time), void=self._void(record))
+        return msgspec.structs.replace(item, time=line(header.time), void=self.skip(header))
 
-    def _void(self, record: Record) -> tuple[int, ...]:
-        """The blocks that this record shows to be void: another try has begun, or another step or none closed."""
-        header = record.header
+    def skip(self, header: Header) -> tuple[int, ...]:
+        """Take in a record that is not drawn; returns the blocks that it shows to be void."""
         match header.kind:
             case "text" | "thinking" | "call":
                 step = header.step
             case "step":
                 step = header.id
+                self.steps += 1
+                self.usage += header.usage or Usage()
             case "error" | "end":
                 step = ""
+            case "result":
+                self._calls.pop(header.for_, None)
+                return ()
             case _:
                 return ()
-        void = [block for block in self._open if block.header.step != step]
+        void = [block for block in self._open if block.step != step]
         for block in void:
             self._calls.pop(block.id, None)
         if header.kind in ("step", "error", "end"):
             self._open.clear()
         else:
-            self._open = [block for block in self._open if block.header.step == step] + [Record(header)]
+            self._open = [*(block for block in self._open if block.step == step), header]
+        if header.kind == "call":
+            self._calls[header.id] = header.n
         return tuple(block.n for block in void)
 
     def _item(self, record: Record) -> Item:
@@ -119,7 +131,6 @@ class Fold:
             case "call":
                 asked = records.call_of(record)
                 title, text, language = call(asked.name, asked.arguments)
-                self._calls[record.id] = header.n
                 return Item(header.n, "call", title, text, "running", language, record.id)
             case "result":
                 return self._result(record)
@@ -128,7 +139,7 @@ class Fold:
             case "error":
                 error = records.error_of(record)
                 by = f" via {header.via}" if header.via else ""
-                hint = _HINTS.get(error.code, _GO_ON)
+                hint = _HINTS.get(error.code, _RETRY)
                 return Item(
                     header.n,
                     "error",
@@ -153,7 +164,7 @@ class Fold:
 
     def _result(self, record: Record) -> Item:
         header = record.header
-        n = self._calls.pop(header.for_, 0)
+        n = self._calls.get(header.for_, 0)
         parts = [f"result of #{n}" if n else "result"]
         state: State = "done"
         if header.failed:
@@ -174,9 +185,7 @@ class Fold:
     def _step(self, record: Record) -> Item:
         header = record.header
         used = header.usage or Usage()
-        self.steps += 1
-        self.usage += used
-        parts = [f"step {self.steps}", header.model or header.provider]
+        parts = [f"step {self.steps + 1}", header.model or header.provider]
         parts.append(f"{tokens(used.prompt)} tokens in, {tokens(used.output)} out")
         if header.stop:
             parts.append(header.stop)

@@ -1,17 +1,23 @@
 """Say in one sentence, and one exit code, what an error means to whoever typed the verb."""
 
 import os
+import shutil
+import sys
 import traceback
 
 from daemon.client import ApiFailure
 from daemon.config import ConfigError
 from daemon.plain import line, safe
+from daemon.verbs.paint import is_terminal, wrap
 from daemon.verbs.reach import FAILED, REFUSED, USAGE, VerbError
 
 
 def explain(error: BaseException) -> tuple[str, int]:
     """(what to print, exit code). With OUTRIDER_DEBUG in the environment the traceback goes along."""
     message, code = _explain(error)
+    message = f"outrider: {message}"
+    if is_terminal(sys.stderr):
+        message = "\n".join(wrap(message, shutil.get_terminal_size().columns - 1, words=True))
     if os.environ.get("OUTRIDER_DEBUG"):
         message += "\n" + safe("".join(traceback.format_exception(error)))
     return message, code

@@ -127,8 +127,8 @@ class _Watch:
                         if isinstance(event, Record) and await self._is_over(event.n, over):
                             break
                 ticking.cancel()
-        except* Exception as errors:  # noqa: BLE001 - a group of one is that one
-            raise errors.exceptions[0] from None
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # only one can be in it: the ticker raises nothing
         finally:
             self._painter.close()
         return self._chain.status

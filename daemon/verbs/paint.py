@@ -99,14 +99,15 @@ class Painter:
 
     def record(self, record: Record) -> None:
         """Draw a record."""
-        item = self._take(record)
+        item = self._fold.add(record)
+        self._seen(record)
         self._out.write(self._erased() + self._item(item))
         self._redraw()
 
     def skip(self, record: Record) -> None:
-        """Take in a record that is not drawn, for what comes after it."""
-        self._take(record)
-        self._first = False
+        """Take in a record that is not drawn, for what comes after it; its body may be left out."""
+        self._fold.skip(record.header)
+        self._seen(record)
 
     def delta(self, delta: Delta) -> None:
         """Take in a piece that streams."""
@@ -141,11 +142,10 @@ class Painter:
         self._out.write(self._erased())
         self._out.flush()
 
-    def _take(self, record: Record) -> Item:
-        item = self._fold.add(record)
+    def _seen(self, record: Record) -> None:
         self._streams.record(record)
         self._since = self._clock()
-        match item.kind:
+        match record.kind:
             case "step":
                 self._busy = bool(self._fold.waiting)
             case "error" | "end":
@@ -154,7 +154,6 @@ class Painter:
                 self._busy = True
             case _:
                 pass
-        return item
 
     # Records.
 
@@ -173,8 +172,8 @@ class Painter:
         if note:
             parts += [INDENT, self._ink(f"… {note}; --full shows all …", "note"), "\n", self._body(item, end)]
         if item.hint:
-            command = f"  ({self._retry})" if self._retry else ""
-            parts += [INDENT, self._ink(f"What you can do: {item.hint}{command}", "note"), "\n"]
+            command = f"  ({self._retry})" if self._retry and "retry" in item.hint else ""
+            parts += [INDENT, self._ink(f"What to do: {item.hint}{command}", "note"), "\n"]
         return "".join(parts)
 
     def _body(self, item: Item, text: str) -> str:

@@ -25,6 +25,7 @@ from daemon.worker import keeper, launch
 
 START: Final = 60.0  # seconds a daemon has to be ready: it looks at every session first
 POLL: Final = 0.1  # seconds between two looks at a daemon that starts or ends
+CLOSED: Final = 2.0  # seconds from the close of its stdout to the end of a daemon that does not start
 END: Final = 40.0  # seconds it has to end: requests in flight have 15
 LOG: Final = "daemon.log"
 MAX_LOG: Final = 16 << 20  # bytes after which `up` begins a new log and keeps one old one
@@ -70,14 +71,15 @@ def daemon(options: Options, environ: Mapping[str, str], json: bool) -> int:
     compose.log_to(sys.stderr)
 
     def announce(ready: compose.Ready) -> None:
-        socket = str(ready.socket)
-        up = Up(os.getpid(), str(settings.data), socket, ready.listen, compose.release())
-        if json:
-            say_json(up)
-        else:
-            listen = "".join(f" listen={address}" for address in up.listen)
-            say(f"ready pid={up.pid} socket={safe(socket)}{listen} data={safe(up.data)}")
-        sys.stdout.flush()
+        up = Up(os.getpid(), str(settings.data), str(ready.socket), ready.listen, compose.release())
+        try:
+            if json:
+                say_json(up)
+            else:
+                listen = "".join(f" listen={address}" for address in up.listen)
+                say(f"ready pid={up.pid} socket={safe(up.socket)}{listen} data={safe(up.data)}")
+        except BrokenPipeError:  # who started us did not wait for it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     try:
         compose.run(settings, environ, announce)
@@ -197,14 +199,18 @@ def _start(options: Options, settings: Settings) -> Up:
         line = _first_line(stdout.fileno())
     if line.endswith(b"\n"):
         return msgspec.structs.replace(msgspec.json.decode(line, type=Up), started=True)
-    if process.poll() is None:
+    try:
+        code = process.wait(CLOSED)
+    except subprocess.TimeoutExpired as error:
         process.terminate()
         process.wait()
-        raise VerbError(f"the daemon was not ready after {START:.0f} s and was ended; its log: {path}")
+        raise VerbError(
+            f"the daemon was not ready after {START:.0f} s and was ended; its log: {path}"
+        ) from error
     with path.open("rb") as file:
         file.seek(begin)
         said = safe(file.read().decode(errors="replace")).rstrip().split("\n")[-SHOWN:]
-    raise VerbError("\n".join([f"the daemon did not start, code {process.wait()}; it said:", *said]))
+    raise VerbError("\n".join([f"the daemon did not start, code {code}; it said:", *said]))
 
 
 def _first_line(fd: int) -> bytes:
