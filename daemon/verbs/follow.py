@@ -178,7 +178,7 @@ class _Watch:
             self._lost_at = now
             self._painter.restart()
         elif self._tries == 2:
-            self._note(f"{event.why}: waiting for the daemon to come back")
+            self._note(f"{event.why.partition(';')[0]}: waiting for the daemon to come back")
         elif now - self._lost_at > GIVE_UP:
             raise Unreachable(event.why)
 
