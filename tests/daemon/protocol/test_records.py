@@ -189,6 +189,9 @@ def test_a_header_of_just_the_limit_can_be_read_back() -> None:
         records.encode(Record(structs.replace(SAMPLE.header, full_output="x" * room), SAMPLE.body))[1]
     )
     assert len(record.raw) == records.MAX_HEADER
+    over = Record(structs.replace(SAMPLE.header, full_output="x" * (room + 1)), SAMPLE.body)
+    with pytest.raises(BadRecord, match="header of 65537 bytes"):
+        records.encode(over)
 
 
 def test_a_draft_has_its_length_and_waits_for_number_time_and_id() -> None:
