@@ -62,7 +62,7 @@ HISTORY: Final = re.compile(
     re.IGNORECASE,
 )
 ASKED: Final = re.compile(
-    r"(?:retry|try again) (?:in|after) ((?:\d+(?:\.\d+)?\s?(?:ms|m|h|s)\w*\s?)+)", re.IGNORECASE
+    r"(?:retry|try again) (?:in|after) ((?:\d+(?:\.\d+)?\s?(?:ms|m|h|s)[a-z]*\s?)+)", re.IGNORECASE
 )
 PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s?(ms|m|h|s)", re.IGNORECASE)
 UNIT: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}

@@ -100,18 +100,19 @@ async def _once(
             if answer.status != 200 or answer.headers.get("content-type", "").startswith(NOT_STREAMS):
                 raise await _refusal(provider, answer)
             left -= policy.clock() - start
-            while True:
+            while left > 0:
                 start, seen = policy.clock(), decoder.events
-                async with asyncio.timeout(max(left, 0)):
+                async with asyncio.timeout(left):
                     piece = await anext(answer.chunks, None)
                 for event in _decoded(decoder, piece):
                     yield event
                     if isinstance(event, Outcome):
                         await _linger(answer)
                         return
-                left = policy.stall if decoder.events > seen else left - (policy.clock() - start)
                 if piece is None:
                     raise errors.cut("the stream ended before its last event")
+                left = policy.stall if decoder.events > seen else left - (policy.clock() - start)
+            raise TimeoutError
         except aiohttp.ClientError as error:  # some of its time-outs are TimeoutErrors too
             raise errors.with_request(_translated(error), request_id) from None
         except TimeoutError:
@@ -126,7 +127,11 @@ async def _once(
 async def _sent(stack: AsyncExitStack, transport: Transport, request: Request) -> Answer:
     try:
         return await stack.enter_async_context(transport(request))
-    except (aiohttp.InvalidURL, ValueError):  # the client's words may hold the key
+    except (
+        aiohttp.InvalidURL,
+        aiohttp.NonHttpUrlClientError,
+        ValueError,
+    ):  # the client's words may hold the key
         what = "the request cannot be sent: the provider's url, key or headers hold something that no request can"
         raise ProviderError(what, code="url") from None
 
