@@ -96,14 +96,16 @@ def fault(step: Step, played: int) -> Fault | None:
     return turns[played] if played < len(turns) else None
 
 
-def pieces(script: Script, step: Step, number: int, prompt: int, wrong: Fault | None) -> Iterator[Piece]:
-    """The step's stream. `prompt`: bytes of the request, from which the tokens that it does not claim are guessed."""
+def pieces(script: Script, step: Step, serial: int, prompt: int, wrong: Fault | None) -> Iterator[Piece]:
+    """The step's stream. `serial`: number of the answer, which makes its ids. `prompt`: bytes of the request, from
+    which the tokens that it does not claim are guessed.
+    """
     end = LINES[step.lines]
     chunk = script.chunk if step.chunk is None else step.chunk
     pause = script.delay if step.delay is None else step.delay
     pace = script.pace if step.pace is None else step.pace
     sent = 0
-    for count, event in enumerate(_events(script, step, number, prompt)):
+    for count, event in enumerate(_events(script, step, serial, prompt)):
         if wrong is not None and wrong.bytes is None and count == (wrong.after or 0):
             if wrong.kind == "error":
                 error = {"type": wrong.type, "message": wrong.message}
@@ -130,7 +132,7 @@ def pieces(script: Script, step: Step, number: int, prompt: int, wrong: Fault | 
         pause = pace
 
 
-def _events(script: Script, step: Step, number: int, prompt: int) -> Iterator[dict[str, Any]]:
+def _events(script: Script, step: Step, serial: int, prompt: int) -> Iterator[dict[str, Any]]:
     size = script.piece if step.piece is None else step.piece
     usage = step.usage
     said = len(step.thinking) + len(step.text) + sum(len(repr(call.arguments)) for call in step.calls)
@@ -143,14 +145,14 @@ def _events(script: Script, step: Step, number: int, prompt: int) -> Iterator[di
         "output_tokens": max(1, said // TOKEN) if usage.output is None else usage.output,
     }
     message = {
-        "id": f"rehearsal_{number}",
+        "id": f"rehearsal_{serial}",
         "type": "message",
         "role": "assistant",
         "content": [],
         "model": "rehearsal",
     }
     yield {"type": "message_start", "message": {**message, "usage": {**tokens, "output_tokens": 1}}}
-    for index, (block, kind, field, text) in enumerate(_blocks(step, number)):
+    for index, (block, kind, field, text) in enumerate(_blocks(step, serial)):
         yield {"type": "content_block_start", "index": index, "content_block": block}
         for start in range(0, len(text), size):
             delta = {"type": kind, field: text[start : start + size]}
@@ -164,7 +166,7 @@ def _events(script: Script, step: Step, number: int, prompt: int) -> Iterator[di
     yield {"type": "message_stop"}
 
 
-def _blocks(step: Step, number: int) -> Iterator[tuple[dict[str, Any], str, str, str]]:
+def _blocks(step: Step, serial: int) -> Iterator[tuple[dict[str, Any], str, str, str]]:
     """Each block: how it begins, the kind of its pieces, their field, and the whole text of it."""
     if step.thinking:
         yield (
@@ -180,7 +182,7 @@ def _blocks(step: Step, number: int) -> Iterator[tuple[dict[str, Any], str, str,
         arguments = given if isinstance(given, str) else msgspec.json.encode(given).decode()
         start = {
             "type": "tool_use",
-            "id": call.id or f"rehearsal_{number}_{place}",
+            "id": call.id or f"rehearsal_{serial}_{place}",
             "name": call.tool,
             "input": {},
         }

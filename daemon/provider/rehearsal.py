@@ -76,7 +76,7 @@ class Rehearsal:
             await self._pause(play.delay if step.delay is None else step.delay)
             yield _error(wrong.status, wrong.headers, wrong.type, wrong.message)
             return
-        found = playing.pieces(play, step, number, len(request.body), wrong)
+        found = playing.pieces(play, step, seen.answers, len(request.body), wrong)
         yield Answer(200, {"content-type": "text/event-stream"}, self._chunks(found))
 
     def _wrong(self, step: script.Step, session: str, number: int) -> script.Fault | None:
