@@ -69,7 +69,12 @@ class Daemon:
         config.write_text(f'[providers.mock]\nkind = "anthropic"\nurl = "{mock.url}"\nkey = "none"\n')
         config.chmod(0o600)
         kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        self._environ = kept | {"HOME": str(folder), "OUTRIDER_CONFIG": str(config)}
+        own = {
+            "HOME": str(folder),
+            "OUTRIDER_CONFIG": str(config),
+            "PYTHONPATH": str(ROOT),
+        }  # this tree's daemon
+        self._environ = kept | own
 
     @property
     def socket(self) -> Path:
