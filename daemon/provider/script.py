@@ -33,7 +33,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True):
 
     status: the answer is an error of `status` with `headers` and a body that says `message`. error: an error event of
     `type`. cut: the stream ends. drop: the connection breaks. stall: nothing comes for `seconds`, then the rest.
-    All but status happen after `after` events or after `bytes` bytes of the stream.
+    All but status happen after `after` events; cut, drop and stall instead after `bytes` bytes of the stream.
     """
 
     kind: Literal["status", "error", "cut", "drop", "stall"]
