@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from daemon import compose, config
 from daemon.client import ApiFailure, Client, Unreachable
@@ -55,12 +55,12 @@ class Options(Struct, frozen=True):
 
 
 class Up(Struct, frozen=True, omit_defaults=True):
-    """A daemon that is ready, as `daemon` and `up` tell it. `listen`: HOST:PORT each."""
+    """A daemon that is ready, as `daemon` and `up` tell it. `listen`: HOST:PORT each, unset where it is not known."""
 
     pid: int
     data: str
     socket: str
-    listen: tuple[str, ...]
+    listen: tuple[str, ...] | UnsetType = UNSET
     release: str = ""
     started: bool = False
 
@@ -76,7 +76,7 @@ def daemon(options: Options, environ: Mapping[str, str], json: bool) -> int:
             if json:
                 say_json(up)
             else:
-                listen = "".join(f" listen={address}" for address in up.listen)
+                listen = "".join(f" listen={address}" for address in ready.listen)
                 say(f"ready pid={up.pid} socket={safe(up.socket)}{listen} data={safe(up.data)}")
         except BrokenPipeError:  # who started us did not wait for it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -98,9 +98,13 @@ def up(options: Options, environ: Mapping[str, str], json: bool) -> int:
         say_json(found)
     else:
         say(f"outrider {'is up' if found.started else 'was up already'}, pid {found.pid}")
-        for name, value in (("socket", found.socket), *(("listen", address) for address in found.listen)):
+        listen = () if found.listen is UNSET else found.listen
+        for name, value in (
+            ("socket", found.socket),
+            *(("listen", address) for address in listen),
+            ("data", found.data),
+        ):
             say(f"{name:<6}  {safe(value)}")
-        say(f"{'data':<6}  {safe(found.data)}")
     return OK
 
 
@@ -157,7 +161,7 @@ def _running(settings: Settings) -> Up | None:
     give_up = time.monotonic() + START
     while (pid := _holder(settings.data)) is not None:
         if asyncio.run(_answers(settings.socket)):
-            return Up(pid, str(settings.data), str(settings.socket), ())
+            return Up(pid, str(settings.data), str(settings.socket))
         if time.monotonic() > give_up:
             raise VerbError(
                 f"a daemon works on {settings.data}, pid {pid}, and does not answer at {settings.socket}: "
