@@ -33,7 +33,7 @@ async def ensure(scratch: Path, release: str) -> Path:
     One of another release that still has runs is left to finish them: it ends by itself then, and its connections
     with it; call this again. Raises LaunchError.
     """
-    scratch = Path(os.path.abspath(scratch))  # noqa: ASYNC240
+    scratch = Path(await asyncio.to_thread(os.path.abspath, scratch))
     path = scratch / keeper.SOCKET
     if len(os.fsencode(path)) > PATH_MAX:
         raise LaunchError(
