@@ -4,14 +4,12 @@ import asyncio
 import contextlib
 import os
 import shlex
-import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from daemon.worker import output, surroundings
+from daemon.worker import login, output, surroundings, syntax
 from daemon.worker.environment import (
     Ended,
     Ending,
@@ -31,58 +29,19 @@ from daemon.worker.refusal import Refusal
 
 STATUS_FD: Final = 250  # far from the numbers scripts use; the code itself does not see it
 START_WAIT: Final = 15.0  # seconds that a login profile gets
-PROBE_AFTER: Final = 0.02  # seconds from SIGINT to asking whether the shell is back
+PROBE_EVERY: Final = (
+    0.02,
+    0.2,
+)  # seconds from SIGINT to asking again whether the shell is back: first, longest
 TERM_AFTER: Final = 2.0  # seconds from SIGINT to SIGTERM
 KILL_AFTER: Final = 4.0  # seconds from SIGINT to SIGKILL
-KILL_EVERY: Final = 0.05
+KILL_EVERY: Final = 0.1
 SHELL_AFTER: Final = 6.0  # seconds from SIGINT to the end of the shell itself
 GONE_WAIT: Final = 2.0  # seconds for what a stopped run leaves to go at SIGTERM
-CHECK_WAIT: Final = 30.0  # seconds for the syntax check
+INTERRUPTED: Final = 130  # what a shell reports for a command that SIGINT ended
 NAMED: Final = 8  # processes that a note names
-
-_END: Final = "{ \\builtin echo %d $? >&%d; } 2>/dev/null\n"
-
-
-def program() -> str | None:
-    """Where bash is on this machine."""
-    return shutil.which("bash", path=os.environ.get("PATH", os.defpath) + ":/bin:/usr/bin:/usr/local/bin")
-
-
-def check(code: bytes) -> None:
-    """Refuse code that bash would not run as it is meant: NUL, a syntax error, an open quote or heredoc. Blocks."""
-    if b"\0" in code:
-        raise Refusal(
-            "bad_request",
-            "the code holds a NUL byte, which bash drops: write it as \\0 in printf, or use write for data",
-        )
-    bash = program()
-    if bash is None:
-        raise Refusal("failed", "there is no bash on this worker's PATH")
-    fd = os.memfd_create("code")
-    try:
-        with open(fd, "wb", closefd=False) as file:
-            file.write(code)
-        os.lseek(fd, 0, os.SEEK_SET)
-        path = f"/dev/fd/{fd}"
-        done = subprocess.run(
-            [bash, "--norc", "-O", "extglob", "-n", path],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=(fd,),
-            env={"LC_ALL": "C", "PATH": os.defpath},
-            timeout=CHECK_WAIT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise Refusal(
-            "limit", f"bash did not get through the code in {CHECK_WAIT:.0f} s: make it smaller"
-        ) from None
-    finally:
-        os.close(fd)
-    said = done.stderr.decode("utf-8", "replace").replace(f"{path}: ", "").strip()
-    if done.returncode or "delimited by end-of-file" in said:
-        raise Refusal("syntax", f"bash does not accept this code, nothing was run: {said[:2000]}")
+# `set -o vi` in the code would have the shell edit, and echo, the lines it reads.
+_END: Final = "{ \\builtin echo %d $? >&%d; \\builtin set +o vi +o emacs; } 2>/dev/null\n"
 
 
 class Bash:
@@ -94,23 +53,40 @@ class Bash:
         self._environ = surroundings.surroundings(environ)
         self._spawn = spawn
         self._n = 0
+        self._probe = 0
+        self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._status = self._control = -1
         self._rest = b""
+        self._reaper = Reaper(spawn)
+        self._pump: Pump | None = None
+        self._killed = Stop()
+        self._settled = asyncio.Event()
         self.died = ""
 
+    @property
+    def gone(self) -> bool:
+        return self._reaper.gone.is_set()
+
     async def start(self) -> tuple[str, ...]:
-        bash = program()
+        try:
+            return await self._start()
+        finally:
+            self._settled.set()
+
+    async def _start(self) -> tuple[str, ...]:
+        bash = await asyncio.to_thread(syntax.program)
         if bash is None:
             raise Refusal("failed", "there is no bash on this worker's PATH")
         trouble = await self._try([bash, "--noediting", "-l", "-i"], self._environ)
         if not trouble:
             return ()
-        path = await asyncio.to_thread(login_path, bash, self._environ)
-        again = await self._try(
-            [bash, "--noediting", "--noprofile", "--norc", "-i"], self._environ | {"PATH": path}
-        )
-        if again:
-            self.died = f"bash did not start: {again}"
+        again = ""
+        if not self._killed.wanted.done():
+            path = await asyncio.to_thread(login.login_path, bash, self._environ)
+            plain = [bash, "--noediting", "--noprofile", "--norc", "-i"]
+            again = await self._try(plain, self._environ | {"PATH": path})
+        if self._killed.wanted.done() or again:
+            self.died = self.died or f"bash did not start: {again}"
             raise Refusal("failed", self.died)
         return (f"bash runs without the login profile, which did not come up: {trouble}",)
 
@@ -128,22 +104,37 @@ class Bash:
         self._begun: asyncio.Future[None] = loop.create_future()
         self._done: asyncio.Future[int | None] = loop.create_future()
         fds = {0: control_read, 1: output_write, 2: output_write, STATUS_FD: status_write}
-        await self._reaper.start(argv, env, self._cwd, fds)
+        try:
+            await self._reaper.start(argv, env, self._cwd, fds)
+        except OSError:
+            os.close(self._control)
+            os.close(self._status)
+            await self._pump.close()
+            raise
         loop.add_reader(self._status, self._read_status)
         self._reaper.exited.add_done_callback(lambda _: self._exited())
-        self._say(first_line(env) + "\n")
-        await first_of(self._ready, self._reaper.exited, within=START_WAIT)
-        if self._ready.done() and not self.died:
-            if not self._ready.result():
-                return ""
+        self._say(login.first_line(env, STATUS_FD) + "\n")
+        await first_of(self._ready, self._reaper.exited, self._killed.wanted, within=START_WAIT)
+        if self._killed.wanted.done():
+            trouble = "it was ended while it started"
+        elif self._ready.done() and not self._ready.result():
+            return ""
+        elif self._ready.done():
             trouble = "it makes TMOUT read-only"
         elif self._reaper.exited.done():
             trouble = how_it_ended("bash", self._reaper.exited.result())
         else:
             trouble = f"it was not ready after {START_WAIT:.0f} s"
-        await self.kill()
-        self.died = ""
+        await self._end()
+        if not self._killed.wanted.done():
+            self.died = ""
         return trouble
+
+    async def _end(self) -> Ended:
+        ended = await self._reaper.end()
+        if self._pump is not None:
+            await self._pump.close()
+        return ended
 
     def _say(self, line: str) -> None:
         with contextlib.suppress(BlockingIOError, BrokenPipeError, OSError):  # its end comes by the reaper
@@ -162,6 +153,8 @@ class Bash:
             match line.split():
                 case [b"ready", *tmout] if not self._ready.done():
                     self._ready.set_result(" ".join(part.decode() for part in tmout))
+                case [b"probe", number] if number == b"%d" % self._probe and not self._answered.done():
+                    self._answered.set_result(None)
                 case [b"s"] if not self._begun.done():
                     self._begun.set_result(None)
                 case [number, status] if number == b"%d" % self._n and not self._done.done():
@@ -186,6 +179,7 @@ class Bash:
         self, code: Path, sink: output.Sink, *, limit: float, stop: Stop, on_output: Callable[[], None]
     ) -> Ending:
         loop = asyncio.get_running_loop()
+        assert self._pump is not None
         with contextlib.suppress(ReaperGone):  # then the shell is gone as well, and says so below
             await self._reaper.mark()
         await self._pump.switch(sink, on_output)
@@ -245,12 +239,27 @@ class Bash:
         await self._kill_shell()
 
     async def _back(self, until: float) -> bool:
-        """Whether the shell says that it is back, asked once after a moment, before the loop's time `until`."""
+        """Whether the shell is back at the control pipe before the loop's time `until`; then no SIGINT is on its way.
+
+        It is asked again and again, each time after an empty line: a shell that has yet to notice a SIGINT throws
+        away the line that it reads next, and were that cut in two it would run the rest.
+        """
         loop = asyncio.get_running_loop()
-        if await self._within(PROBE_AFTER, self._done):
-            return True
-        self._say(_END % (self._n, STATUS_FD))
-        return await self._within(until - loop.time(), self._done)
+        pause, longest = PROBE_EVERY
+        while True:
+            self._probe += 1
+            self._answered = loop.create_future()
+            self._say(f"\n{{ \\builtin echo probe {self._probe} >&{STATUS_FD}; }} 2>/dev/null\n")
+            await first_of(
+                self._answered, self._reaper.exited, within=max(0.0, min(pause, until - loop.time()))
+            )
+            if self._answered.done() or self._reaper.exited.done():
+                if not self._done.done():
+                    self._done.set_result(INTERRUPTED)
+                return True
+            if loop.time() >= until:
+                return False
+            pause = min(2 * pause, longest)
 
     async def _within(self, seconds: float, future: asyncio.Future[Any]) -> bool:
         await first_of(future, within=max(0.0, seconds))
@@ -275,44 +284,11 @@ class Bash:
             found = tuple({one.pid: one for one in (*found, *left)}.values())
         return found
 
-    async def kill(self) -> Ended:
-        self.died = self.died or "it was ended"
-        ended = await self._reaper.end()
-        await self._pump.close()
-        return ended
-
-
-def first_line(env: Mapping[str, str]) -> str:
-    """What makes a login shell fit for runs; it answers `ready`, with a word more where TMOUT cannot be unset."""
-    exports = " ".join(
-        f"{name}={shlex.quote(env[name])}" for name in surroundings.NO_TERMINAL if name != "HISTFILE"
-    )
-    secrets = "|".join(["OUTRIDER_*", *(f"*{ending}" for ending in surroundings.SECRET_ENDINGS)])
-    return (
-        "unset HISTFILE TMOUT MAILCHECK PROMPT_COMMAND; PS0= PS1= PS2=; set +m +H +o history; unalias -a; "
-        "unset -f command_not_found_handle; trap - DEBUG ERR RETURN EXIT; "
-        f"export {exports}; "
-        f"for REPLY in $(compgen -e); do case $REPLY in {secrets}) unset -v $REPLY;; esac; done; unset REPLY; "
-        f"echo ready ${{TMOUT:+tmout}} >&{STATUS_FD}"
-    )
-
-
-def login_path(bash: str, env: Mapping[str, str]) -> str:
-    """PATH as a login shell that is not interactive has it, or ours where it does not say. Blocks."""
-    try:
-        done = subprocess.run(
-            [bash, "-lc", 'printf "\\n%s" "$PATH"'],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=dict(env),
-            start_new_session=True,
-            timeout=START_WAIT / 3,
-            check=True,
-        )
-        return done.stdout.decode().rpartition("\n")[2] or env.get("PATH", os.defpath)
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return env.get("PATH", os.defpath)
+    async def kill(self, reason: str) -> Ended:
+        self.died = self.died or reason
+        self._killed()
+        await self._settled.wait()
+        return await self._end()
 
 
 def listed(found: tuple[Process, ...]) -> str:

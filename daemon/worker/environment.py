@@ -70,6 +70,10 @@ class Environment(Protocol):
 
     died: str  # why it takes no more runs; empty while it does
 
+    @property
+    def gone(self) -> bool:
+        """Whether no process of it is left."""
+
     async def start(self) -> tuple[str, ...]:
         """Bring the interpreter up; notes for the model. Raises Refusal when it does not come up."""
 
@@ -78,8 +82,8 @@ class Environment(Protocol):
     ) -> Ending:
         """Run a file of code to its end, the time `limit` (seconds) or the stop; one run at a time."""
 
-    async def kill(self) -> Ended:
-        """End the interpreter and every process that came of it."""
+    async def kill(self, reason: str) -> Ended:
+        """End the interpreter and every process that came of it; may be called at any time, also during `start`."""
 
 
 class ReaperGone(Exception):
@@ -250,7 +254,7 @@ class Pump:
                 budget = int.from_bytes(fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
             if not budget:
                 return False
-            sink = self._sink or output.Sink(Path(os.devnull), 0)
+            sink = self._sink or output.Sink(None)
             work = asyncio.ensure_future(  # noqa: TID251 - owned here: awaited to its end even when we are cancelled
                 asyncio.to_thread(output.copy, self._pipe, sink, budget)
             )

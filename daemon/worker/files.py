@@ -6,15 +6,13 @@ import hashlib
 import os
 import secrets
 import stat
+import threading
 from pathlib import Path
 from typing import Final
 
 from daemon.protocol import frames
 from daemon.worker import surroundings
 from daemon.worker.refusal import Refusal
-
-COPY: Final = 1 << 20  # bytes of one read where a file is digested
-UNTIL_LINE: Final = 256 << 10  # bytes of one read where lines are counted
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -75,13 +73,17 @@ def regular(found: os.stat_result, path: str) -> None:
 
 
 class Reading:
-    """A file that is being read, piece by piece: bytes from `offset`, at most `limit` (0: to the end)."""
+    """A file that is being read, piece by piece: from `offset`, at most `limit` bytes or lines (0: to the end).
 
-    def __init__(self, path: str, frame: frames.Read) -> None:
-        if frame.offset < 0 or frame.limit < 0:
-            raise Refusal("bad_request", "`offset` and `limit` must not be negative")
+    `size` is the whole file's in bytes; after the last piece `lines` counts the lines that were given (unit lines
+    only) and `end` says that nothing follows them. One that grows is read up to where it ended when it was opened.
+    """
+
+    def __init__(self, frame: frames.Read) -> None:
+        path = resolve(frame.path, frame.cwd)
         self.path = path
         try:
+            regular(os.stat(path), path)  # before it is opened: opening a device can do things
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError as error:
             raise refusal(error, path) from error
@@ -89,26 +91,30 @@ class Reading:
             found = os.fstat(self._fd)
             regular(found, path)
         except Refusal:
-            self.close()
+            os.close(self._fd)
             raise
         self.size = found.st_size
-        self.lines = 0  # seen from the start of the file
+        self.lines = 0
         self.end = False
         self._by_lines = frame.unit == "lines"
-        self._first = max(1, frame.offset) if self._by_lines else 0
-        self._limit = frame.limit
         self._position = 0 if self._by_lines else frame.offset
-        # One that grows while it is read is read as it was; files of /proc say 0 and are read to their end.
-        self._stop = self.size or (1 << 62)
-        self._rest = b""
+        self._skip = max(0, frame.offset - 1) if self._by_lines else 0  # lines
+        self._limit = frame.limit
+        self._sized = self.size > 0  # files of /proc say 0 and are read to their end
         self._in_line = False
+        self._lock = threading.Lock()
 
     def piece(self, size: int = frames.PIECE) -> tuple[bytes, bool]:
-        """The next at most `size` bytes, and whether they are the last."""
-        return self._lines_piece(size) if self._by_lines else self._bytes_piece(size)
+        """The next at most `size` bytes, and whether they are the last. Raises Refusal."""
+        with self._lock:
+            data, last = self._lines_piece(size) if self._by_lines else self._bytes_piece(size)
+            if last and not self._sized:
+                self.size = self._position
+            return data, last
 
     def _read(self, size: int) -> bytes:
-        size = min(size, self._stop - self._position)
+        if self._sized:
+            size = min(size, self.size - self._position)
         if size <= 0:
             return b""
         try:
@@ -119,73 +125,73 @@ class Reading:
         return data
 
     def _bytes_piece(self, size: int) -> tuple[bytes, bool]:
-        if self._limit:
-            size = min(size, self._limit)
-        data = self._read(size)
-        if self._limit:
+        data = self._read(min(size, self._limit) if self._limit else size)
+        if data and self._limit:
             self._limit -= len(data)
-            if data and not self._limit:
-                self.end = self._position >= self.size
+            if not self._limit:
+                self.end = self._at_end()
                 return data, True
-        self.end = not data or self._position >= self._stop
+        self.end = not data or (self._sized and self._position >= self.size)
         return data, self.end
 
     def _lines_piece(self, size: int) -> tuple[bytes, bool]:
-        """Whole reads of the file, cut to the lines that are asked for."""
-        last = self._first + self._limit if self._limit else 0  # the first line that is not asked for
-        while True:
-            data = self._read(min(size, UNTIL_LINE))
-            if not data:
-                self.end = True
-                if self._in_line:
-                    self.lines += 1
-                return b"", True
-            start = 0
-            while self.lines + 1 < self._first:
-                start = data.find(b"\n", start) + 1
-                if not start:
-                    start = len(data)
-                    break
-                self.lines += 1
-            if start == len(data) and self.lines + 1 < self._first:
+        while data := self._read(size):
+            data = data[self._skipped(data) :]
+            count = data.count(b"\n")
+            if self._limit and count >= self._limit:
+                stop = 0
+                for _ in range(self._limit):
+                    stop = data.index(b"\n", stop) + 1
+                self._position -= len(data) - stop
+                self.lines += self._limit
+                self.end = self._at_end()
+                return data[:stop], True
+            self.lines += count
+            self._limit -= count if self._limit else 0
+            if data:
                 self._in_line = not data.endswith(b"\n")
-                continue
-            stop = len(data)
-            if last:
-                at = start
-                while self.lines + 1 < last:
-                    found = data.find(b"\n", at)
-                    if found < 0:
-                        break
-                    at = found + 1
-                    self.lines += 1
-                if self.lines + 1 >= last:
-                    stop = at
-                    self._position -= len(data) - stop
-                    self._in_line = False
-                    self.end = not self._more()
-                    return data[start:stop], True
-            else:
-                self.lines += data.count(b"\n", start)
-            self._in_line = not data.endswith(b"\n")
-            if start < stop:
-                return data[start:stop], False
+                return data, False
+        self.lines += self._in_line  # the last line, without its newline
+        self.end = True
+        return b"", True
 
-    def _more(self) -> bool:
-        return self._position < self._stop and bool(os.pread(self._fd, 1, self._position))
+    def _skipped(self, data: bytes) -> int:
+        """Where in `data` the lines that are to be skipped end; all of it where more are to come."""
+        if not self._skip:
+            return 0
+        count = data.count(b"\n")
+        if count < self._skip:
+            self._skip -= count
+            return len(data)
+        stop = 0
+        for _ in range(self._skip):
+            stop = data.index(b"\n", stop) + 1
+        self._skip = 0
+        return stop
+
+    def _at_end(self) -> bool:
+        if self._sized:
+            return self._position >= self.size
+        try:
+            return not os.pread(self._fd, 1, self._position)
+        except OSError:
+            return True
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Close the file, after a piece that is being read."""
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
 
 
 class Writing:
     """A file that is being replaced: pieces go to a temporary one beside it, `commit` puts it in place."""
 
-    def __init__(self, path: str, mode: int, expect: str) -> None:
-        self.asked = path
-        self.expect = expect.lower()
+    def __init__(self, frame: frames.Write) -> None:
+        path = self.asked = resolve(frame.path, frame.cwd)
+        self.expect = frame.expect.lower()
+        self._lock = threading.Lock()
         self._fd = -1
         self.temporary = ""
         self.size = 0
@@ -203,7 +209,7 @@ class Writing:
             os.makedirs(folder, exist_ok=True)
             self.temporary = os.path.join(folder, f".outrider-{secrets.token_hex(8)}.tmp")
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._fd = os.open(self.temporary, flags, mode & 0o777)
+            self._fd = os.open(self.temporary, flags, frame.mode & 0o777)
         except FileExistsError as error:
             raise Refusal("not_found", f"{path}: a part of the path is a file, not a folder") from error
         except OSError as error:
@@ -211,9 +217,10 @@ class Writing:
 
     def add(self, data: bytes) -> None:
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(self._fd, view) :]
+            with self._lock:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(self._fd, view) :]
         except OSError as error:
             raise refusal(error, self.asked) from error
         self.size += len(data)
@@ -221,11 +228,12 @@ class Writing:
     def seal(self) -> None:
         """Everything has come: give it the old one's mode, owner and attributes, and put it on the disk."""
         try:
-            if self._old:
-                self._keep(self._old)
-            os.fsync(self._fd)
-            os.close(self._fd)
-            self._fd = -1
+            with self._lock:
+                if self._old:
+                    self._keep(self._old)
+                os.fsync(self._fd)
+                os.close(self._fd)
+                self._fd = -1
         except OSError as error:
             raise refusal(error, self.asked) from error
 
@@ -270,13 +278,14 @@ class Writing:
 
     def drop(self) -> None:
         """Let go of what is not in place: the file that was there stays as it is."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        if self.temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(self.temporary)
-            self.temporary = ""
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+            if self.temporary:
+                with contextlib.suppress(OSError):
+                    os.unlink(self.temporary)
+                self.temporary = ""
 
 
 def digest(path: str) -> str:

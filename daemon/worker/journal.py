@@ -69,7 +69,7 @@ class Birth(Struct, frozen=True):
 class Entry:
     """What is kept in memory of a journal: enough to know it and to choose what goes."""
 
-    __slots__ = ("acked", "ended", "kind", "output_gone", "size")
+    __slots__ = ("acked", "ended", "kind", "output_gone", "result", "size")
 
     def __init__(self, kind: Literal["run", "write"]) -> None:
         self.kind = kind
@@ -77,6 +77,7 @@ class Entry:
         self.acked = False
         self.size = 0
         self.output_gone = False
+        self.result: Result | None = None  # where the disk did not take it
 
 
 class Journal:
@@ -176,13 +177,16 @@ class Journal:
         folder = self.path(key)
         entry = self.entries.setdefault(key, Entry("run"))
         entry.ended = result.ended
-        with contextlib.suppress(OSError):
+        try:
             write_whole(folder / RESULT, msgspec.json.encode(result))
+            entry.result = None
+        except OSError:
+            entry.result = result
         entry.size = folder_size(folder)
 
     def result(self, key: Key) -> Result:
         """A finished journal's result; one that does not read any more says so as `unknown`."""
-        found = read(self.path(key) / RESULT, Result)
+        found = self.entries[key].result or read(self.path(key) / RESULT, Result)
         if found is None:
             return Result(
                 ended=self._clock(), unknown="the worker's journal of this run does not read any more"

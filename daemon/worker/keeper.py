@@ -17,12 +17,14 @@ from typing import Any, Final
 
 from daemon.protocol import frames
 from daemon.worker import connection, journal, runs, surroundings
+from daemon.worker.writes import Writes
 
 LOCK: Final = "keeper.lock"
 SOCKET: Final = "keeper.sock"
 LOG: Final = "keeper.log"
 HELLO_RUNS: Final = 48 << 10  # bytes of hello's `runs`: its header has 64 KiB in all
 CLEAN_EVERY: Final = 600.0  # seconds between two looks at what may go of the journal
+CLEAN_PAUSE: Final = 10.0  # the same, while runs end
 FLOCK: Final = "hhqqi"  # struct flock: type, whence, start, length, pid
 SHUT_DOWN: Final = "the worker's keeper was ended"
 
@@ -45,7 +47,10 @@ class Keeper:
         self._stop = asyncio.Event()
         self._reason = SHUT_DOWN
         self._retiring = ""
+        self._home = ""
+        self._ended = asyncio.Event()
         self.runs: runs.Runs
+        self.writes: Writes
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A task of the keeper: one that fails is logged and ends nothing else."""
@@ -65,15 +70,13 @@ class Keeper:
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         """Locked and listening; on the way out everything that was started is ended. Raises Busy."""
-        with locked(self.scratch / LOCK):
-            kept = journal.Journal(self.scratch / "runs")
-            await asyncio.to_thread(kept.load)
+        with contextlib.ExitStack() as held:
+            kept, sock = await asyncio.to_thread(self._open, held)
             async with asyncio.TaskGroup() as self._tasks:
                 self.runs = runs.Runs(kept, self.spawn, self._environ)
-                self.runs.on_end = self._retire_if_idle
-                path = self.scratch / SOCKET
-                path.unlink(missing_ok=True)
-                server = await asyncio.start_unix_server(self._connected, sock=listener(path))
+                self.runs.on_end = self._run_ended
+                self.writes = Writes(kept, self.spawn)
+                server = await asyncio.start_unix_server(self._connected, sock=sock)
                 cleaning = self.spawn(self._clean(), "clean the journal")
                 serving: set[asyncio.Task[None]] = set()
                 self._serving = serving
@@ -81,11 +84,21 @@ class Keeper:
                     yield
                 finally:
                     server.close()
-                    path.unlink(missing_ok=True)
+                    await asyncio.to_thread((self.scratch / SOCKET).unlink, missing_ok=True)
                     cleaning.cancel()
                     await self.runs.close(self._reason)
                     for task in serving:
                         task.cancel()
+
+    def _open(self, held: contextlib.ExitStack) -> tuple[journal.Journal, socket.socket]:
+        """Lock, take up the journals, listen; a socket that a killed keeper left is replaced. Blocks."""
+        held.enter_context(locked(self.scratch / LOCK))
+        kept = journal.Journal(self.scratch / "runs")
+        kept.load()
+        self._home = surroundings.home()
+        path = self.scratch / SOCKET
+        path.unlink(missing_ok=True)
+        return kept, listener(path)
 
     async def serve(self) -> None:
         """Serve until `stop`."""
@@ -98,7 +111,7 @@ class Keeper:
             log.warning("a connection of user %d was refused", uid)
             writer.close()
             return
-        one = connection.Connection(reader, writer, self.runs, self._update)
+        one = connection.Connection(reader, writer, self.runs, self.writes, self._update)
         task = self.spawn(one.serve(self.hello()), "connection")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
@@ -114,7 +127,7 @@ class Keeper:
             hostname=socket.gethostname(),
             interpreters=runs.INTERPRETERS,
             scratch=str(self.scratch),
-            home=surroundings.home(),
+            home=self._home,
             user=account.pw_name,
             cpus=len(os.sched_getaffinity(0)),
             memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -134,10 +147,19 @@ class Keeper:
             self._reason = f"the worker was updated from release {self.release} to {self._retiring}"
             self.stop()
 
+    def _run_ended(self) -> None:
+        self._ended.set()
+        self._retire_if_idle()
+
     async def _clean(self) -> None:
+        """Let go of journals from time to time: soon after a run, else for those whose day is over."""
         while True:
             await asyncio.to_thread(self.runs.journal.clean)
-            await asyncio.sleep(CLEAN_EVERY)
+            await asyncio.sleep(CLEAN_PAUSE)
+            self._ended.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLEAN_EVERY):
+                    await self._ended.wait()
 
 
 @contextlib.contextmanager

@@ -18,6 +18,8 @@ RING: Final = (
     64 << 10
 )  # newest bytes kept in memory: live chunks, and the tail where the file could not be written
 MAX_FILE: Final = 4 << 30  # bytes of one run's output that are kept; what comes after is only counted
+LOOK_EVERY: Final = 64 << 20  # bytes of one run's output between two looks at the room on the disk
+KEEP_FREE: Final = 512 << 20  # bytes, or a twentieth, of the disk that output leaves to others
 MAX_LATER: Final = 8 << 20  # the same of what background processes print between two runs
 
 # Escape codes: CSI (colours, cursor), OSC (titles, links), two-character ones. None runs over a line's end.
@@ -25,16 +27,16 @@ _ESCAPES: Final = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~]?)|\x9b[0-?]*[ -/]*[@-~]"
 )
 _CONTROLS: Final = re.compile(r"[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_BACKSPACES: Final = re.compile(r"[^\b\n]\b")
+_BACKSPACES: Final = re.compile(r"[^\x08\n]\x08")
 
 
 class Sink:
     """Where output goes: a file up to `limit` bytes, counts of all of it, and its newest bytes.
 
-    Used from one thread at a time; `ring`, `size` and `lines` may be read from another.
+    Without a path it only counts. Used from one thread at a time; `ring`, `size` and `lines` may be read from another.
     """
 
-    def __init__(self, path: Path, limit: int = MAX_FILE, *, lazy: bool = False) -> None:
+    def __init__(self, path: Path | None, limit: int = MAX_FILE, *, lazy: bool = False) -> None:
         self.path = path
         self.size = 0
         self.kept = 0
@@ -42,9 +44,11 @@ class Sink:
         self.ring = b""
         self.trouble = ""
         self._limit = limit
-        self._fd = -1 if lazy else self._open()
+        self._look = LOOK_EVERY
+        self._fd = -1 if lazy or path is None else self._open()
 
     def _open(self) -> int:
+        assert self.path is not None
         return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, data: bytes) -> None:
@@ -52,12 +56,19 @@ class Sink:
         self.size += len(data)
         self.newlines += data.count(b"\n")
         self.ring = data[-RING:] if len(data) >= RING else (self.ring + data)[-RING:]
-        if self.trouble:
+        if self.trouble or self.path is None:
             return
-        if self.kept + len(data) > self._limit:
-            data = data[: self._limit - self.kept]
-            self.trouble = f"only the first {self._limit} bytes of the output are kept"
         try:
+            if self.kept + len(data) > self._limit:
+                data = data[: self._limit - self.kept]
+                self.trouble = f"only the first {self._limit} bytes of the output are kept"
+            elif self.kept > self._look:
+                self._look += LOOK_EVERY
+                if disk_is_short(self._fd):
+                    self.trouble = (
+                        f"only the first {self.kept} bytes of the output are kept: the disk is almost full"
+                    )
+                    return
             if self._fd < 0:
                 self._fd = self._open()
             view = memoryview(data)
@@ -75,7 +86,7 @@ class Sink:
 
     def tail(self) -> tuple[str, int]:
         """The end of the output as it is shown, and the number of lines that are not in it (whole)."""
-        if self.trouble:
+        if self.trouble or self.path is None:
             raw = self.ring
         else:
             raw = file_end(self.path, self.kept)
@@ -85,6 +96,12 @@ class Sink:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def disk_is_short(fd: int) -> bool:
+    """Whether the file system of an open file has no room that output should take."""
+    found = os.fstatvfs(fd)
+    return found.f_bavail * found.f_frsize < min(KEEP_FREE, found.f_blocks * found.f_frsize // 20)
 
 
 def copy(pipe: int, sink: Sink, budget: int) -> tuple[int, bool]:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+END_GRACE = 0.5  # seconds from SIGTERM to SIGKILL: enough to remove a lock file
 END_TRIES = 5.0  # seconds that processes get to go after SIGKILL; one in an uninterruptible wait may not
 ROUND = 0.005  # seconds between two rounds of killing
 OOM_SCORE = "300"  # short of memory, the kernel takes an agent's processes before the keeper
@@ -192,24 +193,37 @@ class Reaper:
                 sent.append([one.pid, title])
         return {"processes": sent}
 
+    def living(self) -> list[Process]:
+        return [one for one in descendants(self.me).values() if one.state not in "ZX"]
+
     def end(self) -> dict[str, Any]:
-        """SIGKILL every descendant, in rounds, until none lives or the time is over."""
+        """End every descendant: SIGTERM, a moment to tidy up, then SIGKILL in rounds until none lives."""
         ended: dict[int, str] = {}
-        give_up = time.monotonic() + END_TRIES
-        while True:
-            living = [one for one in descendants(self.me).values() if one.state not in "ZX"]
-            for one in living:
+
+        def strike(number: int) -> bool:
+            found = self.living()
+            for one in found:
                 title = ended.get(one.pid) or name(one.pid)
-                if send_signal(one, signal.SIGKILL) and one.pid != self.shell:
+                if one.pid == self.shell:  # it must not go on with its code when a command of it ends
+                    send_signal(one, signal.SIGSTOP if number == signal.SIGTERM else number)
+                elif send_signal(one, number):
                     ended[one.pid] = title
+            return bool(found)
+
+        grace = time.monotonic() + END_GRACE
+        give_up = grace + END_TRIES
+        if strike(signal.SIGTERM):
+            while {one.pid for one in self.living()} - {self.shell} and time.monotonic() < grace:
+                self.reap()
+                time.sleep(ROUND)
+        while strike(signal.SIGKILL) and time.monotonic() < give_up:
             self.reap()
-            if not living or time.monotonic() > give_up:
-                break
             time.sleep(ROUND)
+        self.reap()
         self.ending = True
-        left = [[one.pid, name(one.pid)] for one in living]
-        gone = [[pid, title] for pid, title in ended.items() if pid not in {one.pid for one in living}]
-        return {"ended": gone, "left": left}
+        left = {one.pid: name(one.pid) for one in self.living()}
+        gone = [[pid, title] for pid, title in ended.items() if pid not in left]
+        return {"ended": gone, "left": [[pid, title] for pid, title in left.items()]}
 
     def answer(self, message: dict[str, Any]) -> None:
         match message["op"]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from daemon.protocol import frames
-from daemon.worker import bash, journal, output, surroundings
+from daemon.worker import bash, journal, output, surroundings, syntax
 from daemon.worker.environment import Ended, Ending, Environment, Process, Spawn, Stop, first_of
 from daemon.worker.refusal import Refusal
 
@@ -39,30 +39,23 @@ class Slot:
         self.environment: Environment | None = None
         self.retired: list[Environment] = []  # interpreters that ended and may have left processes
         self.reset = ""
-        self._busy = False
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._line: deque[asyncio.Future[None]] = deque()
 
-    async def take(self, stop: Stop) -> bool:
-        """Wait for the turn, first come first served; False when stopped before it came."""
-        if self._busy:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            await first_of(turn, stop.wanted)
-            if not turn.done():
-                self._waiting.remove(turn)
-                return False
-        self._busy = True
-        if stop.wanted.done():
-            self.give()
-            return False
-        return True
+    def join(self) -> asyncio.Future[None]:
+        """A place at the end of the line, done when it is the first."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append(place)
+        self._call()
+        return place
 
-    def give(self) -> None:
-        """Pass the turn on."""
-        if self._waiting:
-            self._waiting.popleft().set_result(None)
-        else:
-            self._busy = False
+    def leave(self, place: asyncio.Future[None]) -> None:
+        """Give a place back, the first or another."""
+        self._line.remove(place)
+        self._call()
+
+    def _call(self) -> None:
+        if self._line and not self._line[0].done():
+            self._line[0].set_result(None)
 
 
 class Run:
@@ -130,7 +123,8 @@ class Runs:
             self._admit(frame)
             run = self.going[key] = Run(frame, code)
             run.waiting.append((peer, frame.id))
-            self._tasks[key] = self._spawn(self._carry_out(run), f"run {key[0]} {key[1]}")
+            slot = self._slots.setdefault((frame.session, run.interpreter), Slot())
+            self._tasks[key] = self._spawn(self._carry_out(run, slot, slot.join()), f"run {key[0]} {key[1]}")
 
     def _admit(self, frame: frames.Run) -> None:
         for name, id in (("session", frame.session), ("call", frame.call)):
@@ -184,9 +178,9 @@ class Runs:
 
         self._spawn(answer(), "answer")
 
-    async def _carry_out(self, run: Run) -> None:
+    async def _carry_out(self, run: Run, slot: Slot, place: asyncio.Future[None]) -> None:
         try:
-            result = await self._result(run)
+            result = await self._result(run, slot, place)
         except Refusal as refusal:
             del self.going[run.key]
             for peer, id in run.waiting:
@@ -201,23 +195,25 @@ class Runs:
             for peer, id in run.waiting:
                 peer.send(result_frame(id, result), result.text.encode())
         finally:
+            slot.leave(place)
             run.quiet()
             self.going.pop(run.key, None)
             self._tasks.pop(run.key, None)
             self.on_end()
 
-    async def _result(self, run: Run) -> journal.Result:
-        await asyncio.to_thread(bash.check, run.code)
-        slot = self._slots.setdefault((run.frame.session, run.interpreter), Slot())
-        if not await slot.take(run.stop):
+    async def _result(self, run: Run, slot: Slot, place: asyncio.Future[None]) -> journal.Result:
+        await asyncio.to_thread(syntax.check, run.code)
+        await first_of(place, run.stop.wanted)
+        notes: tuple[str, ...] = ()
+        if not run.stop.wanted.done():
+            try:
+                notes = await self._environment(run, slot)
+            except Refusal:
+                if not run.stop.wanted.done():  # otherwise that is why
+                    raise
+        if run.stop.wanted.done():
             return await self._never_begun(run)
-        try:
-            notes = await self._environment(run, slot)
-            if run.stop.wanted.done():
-                return await self._never_begun(run)
-            return await self._run(run, slot, notes)
-        finally:
-            slot.give()
+        return await self._run(run, slot, notes)
 
     async def _never_begun(self, run: Run) -> journal.Result:
         """The result of a run that was stopped while it waited."""
@@ -255,6 +251,9 @@ class Runs:
                 )
         cwd = await asyncio.to_thread(start_folder, run.frame.cwd)
         environment = slot.environment = bash.Bash(cwd, self._environ, self._spawn)
+        for old in [one for one in slot.retired if one.gone]:
+            await old.kill("")
+            slot.retired.remove(old)
         try:
             notes = await environment.start()
         except OSError as error:
@@ -320,7 +319,7 @@ class Runs:
         for place in [place for place in self._slots if session in ("", place[0])]:
             slot = self._slots.pop(place)
             for environment in (*slot.retired, *([slot.environment] if slot.environment else [])):
-                one = await environment.kill()
+                one = await environment.kill(reason)
                 ended += one.ended
                 left += one.left
             await asyncio.to_thread(self.journal.set_environment, *place, reason)

@@ -1,0 +1,120 @@
+"""Files over a connection: piece by piece, with a window, so that neither side holds a whole one."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from daemon.protocol import frames, framing
+from daemon.worker import files
+from daemon.worker.refusal import Refusal
+from daemon.worker.writes import Writes
+
+T = TypeVar("T")
+
+FILE_WAIT: Final = 60.0  # seconds for one piece of a file: a file system that hangs must not hang a call
+
+
+class Credit:
+    """How many bytes of one read may be on the way."""
+
+    def __init__(self) -> None:
+        self._left = frames.WINDOW
+        self._more = asyncio.Event()
+
+    def give(self, amount: int) -> None:
+        """The peer has taken up `amount` more."""
+        self._left = min(frames.WINDOW, self._left + max(0, amount))
+        self._more.set()
+
+    async def take(self, amount: int) -> None:
+        """Wait until `amount` may go out."""
+        while self._left < amount:
+            self._more.clear()
+            await self._more.wait()
+        self._left -= amount
+
+
+class Upload:
+    """Pieces of one write that have come and wait to be taken up."""
+
+    def __init__(self) -> None:
+        self.over = False  # it was answered: what still comes of it is dropped
+        self._pieces: deque[tuple[bytes, bool]] = deque()
+        self._waiting = 0
+        self._more = asyncio.Event()
+
+    def put(self, data: bytes, last: bool) -> None:
+        """Take a piece. Raises FramingError for more than the window."""
+        self._pieces.append((data, last))
+        self._waiting += len(data)
+        if self._waiting > frames.WINDOW + frames.MAX_BODY:
+            raise framing.FramingError(f"more of a write than its window of {frames.WINDOW} bytes")
+        self._more.set()
+
+    async def get(self) -> tuple[bytes, bool]:
+        """The next piece, and whether it is the last."""
+        while not self._pieces:
+            self._more.clear()
+            await self._more.wait()
+        data, last = self._pieces.popleft()
+        self._waiting -= len(data)
+        return data, last
+
+
+async def send_file(
+    frame: frames.Read, credit: Credit, send: Callable[[frames.Bytes, bytes], Awaitable[None]]
+) -> None:
+    """Answer a `read` with its pieces. Raises Refusal."""
+    reading = await limited(files.Reading, frame)
+    try:
+        last = False
+        while not last:
+            data, last = await limited(reading.piece)
+            await credit.take(len(data))
+            answer = frames.Bytes(
+                id=frame.id,
+                size=reading.size,
+                lines=reading.lines if last else 0,
+                end=last and reading.end,
+                last=last,
+            )
+            await send(answer, data)
+    finally:
+        await asyncio.to_thread(reading.close)
+
+
+async def receive_file(
+    frame: frames.Write, upload: Upload, writes: Writes, taken: Callable[[int], None]
+) -> int:
+    """Carry out a `write` of which `frame` is the first piece; the bytes written. Raises Refusal.
+
+    `taken` is told of every piece that was taken up. Cancelled before the last one, it leaves the file as it was.
+    """
+    if bool(frame.session) != bool(frame.call):
+        raise Refusal("bad_request", "`session` and `call` go together: give both, or neither")
+    key = (frame.session, frame.call) if frame.call else None
+    if (before := await writes.before(key)) is not None:
+        return before
+    writing = await limited(files.Writing, frame)
+    try:
+        last = False
+        while not last:
+            data, last = await upload.get()
+            await limited(writing.add, data)
+            if not last:
+                taken(len(data))
+        await limited(writing.seal)
+    except BaseException:
+        await asyncio.to_thread(writing.drop)
+        raise
+    return await writes.commit(writing, key)
+
+
+async def limited(work: Callable[..., T], *arguments: Any) -> T:
+    """Do blocking work on a file in a thread, not longer than FILE_WAIT."""
+    try:
+        async with asyncio.timeout(FILE_WAIT):
+            return await asyncio.to_thread(work, *arguments)
+    except TimeoutError:
+        raise Refusal("failed", f"the file system did not answer within {FILE_WAIT:.0f} s") from None

@@ -1,0 +1,44 @@
+"""A keeper in this process, on a scratch folder and a home of its own."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from daemon.worker.keeper import SOCKET, Keeper
+from tests.daemon.worker.dialing import Dial
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The operator's home, with a profile that does nothing slow."""
+    folder = Path(tempfile.mkdtemp(prefix="or-home-"))
+    (folder / ".bash_profile").write_text("export FROM_PROFILE=yes\n")
+    monkeypatch.setenv("HOME", str(folder))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def scratch(home: Path) -> Iterator[Path]:
+    """A short path: a socket's has at most 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="or-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+async def keeper(scratch: Path) -> AsyncIterator[Keeper]:
+    one = Keeper(scratch, "1", os.environ)
+    async with one.listening():
+        yield one
+
+
+@pytest.fixture
+async def dial(keeper: Keeper) -> AsyncIterator[Dial]:
+    """A connection to it."""
+    async with await Dial.to(keeper.scratch / SOCKET) as one:
+        yield one

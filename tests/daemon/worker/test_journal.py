@@ -1,0 +1,191 @@
+"""The journal: whole files, what a keeper that died left, and what may go."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemon.worker import journal
+from daemon.worker.journal import Journal, Meta, Result, folder_name
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, clock: Clock) -> Callable[[], Journal]:
+    """Opens the journal, as a keeper that starts does."""
+
+    def open() -> Journal:
+        one = Journal(tmp_path / "runs", clock=clock)
+        one.load()
+        return one
+
+    return open
+
+
+def run(kept: Journal, clock: Clock, call: str, size: int = 0, session: str = "s") -> journal.Key:
+    """A run that ended now, with that much output."""
+    folder = kept.begin(Meta(session=session, call=call, started=clock.now), b"code")
+    (folder / "output").write_bytes(b"x" * size)
+    kept.finish((session, call), Result(ended=clock.now, exit=0, text="text"))
+    clock.now += 1
+    return session, call
+
+
+def test_a_result_is_found_again_by_the_next_keeper(opened: Callable[[], Journal], clock: Clock) -> None:
+    key = run(opened(), clock, "c")
+    kept = opened()
+    assert kept.entries[key].ended
+    assert kept.result(key) == Result(ended=1_000_000.0, exit=0, text="text")
+
+
+def test_a_run_that_was_going_when_its_keeper_died_is_unknown(opened: Callable[[], Journal]) -> None:
+    folder = opened().begin(Meta(session="s", call="c", started=1, reset="why"), b"code")
+    (folder / "output").write_bytes(b"so far\n")
+    result = opened().result(("s", "c"))
+    assert "keeper ended" in result.unknown
+    assert (result.text, result.exit, result.reset) == ("so far\n", None, "why")
+    assert opened().result(("s", "c")) == result
+
+
+def test_a_run_that_never_got_its_meta_is_not_known(opened: Callable[[], Journal]) -> None:
+    kept = opened()
+    folder = kept.begin(Meta(session="s", call="c", started=1), b"code")
+    (folder / "meta.json").unlink()
+    (folder / "meta.json.new").write_bytes(b'{"session":"s"')
+    assert not opened().entries
+    assert not folder.exists()
+
+
+def test_a_write_that_was_cut_off_happened_only_if_its_temporary_file_is_gone(
+    opened: Callable[[], Journal], tmp_path: Path
+) -> None:
+    kept = opened()
+    for call in ("did", "did not"):
+        temporary = tmp_path / f"{call}.tmp"
+        meta = Meta(session="s", call=call, kind="write", started=1, temporary=str(temporary), size=7)
+        kept.begin(meta)
+    (tmp_path / "did not.tmp").write_bytes(b"x")
+    kept = opened()
+    assert kept.result(("s", "did")).size == 7
+    assert ("s", "did not") not in kept.entries
+    assert not (tmp_path / "did not.tmp").exists()
+
+
+def test_a_damaged_result_is_told_as_unknown(opened: Callable[[], Journal], clock: Clock) -> None:
+    kept = opened()
+    key = run(kept, clock, "c")
+    (kept.path(key) / "result.json").write_bytes(b"{")
+    kept = opened()
+    assert "does not read any more" in kept.result(key).unknown
+
+
+def test_the_age_counts_from_the_first_keeper(opened: Callable[[], Journal], clock: Clock) -> None:
+    opened()
+    clock.now += 100
+    assert opened().age == 100
+    clock.now -= 1000
+    assert opened().age == 0
+
+
+def test_acknowledged_journals_go_after_a_day(opened: Callable[[], Journal], clock: Clock) -> None:
+    kept = opened()
+    acked, other = run(kept, clock, "acked"), run(kept, clock, "other")
+    kept.ack(acked)
+    clock.now += journal.KEEP_FOR - 10
+    kept.clean()
+    assert acked in kept.entries
+    clock.now += 20
+    kept = opened()
+    kept.clean()
+    assert set(kept.entries) == {other}
+    assert not kept.path(acked).exists()
+
+
+def test_an_acknowledgement_of_what_is_going_or_unknown_is_nothing(opened: Callable[[], Journal]) -> None:
+    kept = opened()
+    kept.begin(Meta(session="s", call="c", started=1), b"")
+    kept.ack(("s", "c"))
+    kept.ack(("s", "other"))
+    assert not kept.entries["s", "c"].acked
+
+
+def test_over_the_limit_the_oldest_acknowledged_go_first(
+    opened: Callable[[], Journal], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "KEEP_BYTES", 25_000)
+    kept = opened()
+    keys = [run(kept, clock, f"c{n}", 10_000) for n in range(4)]
+    kept.ack(keys[1])
+    kept.ack(keys[2])
+    kept.clean()
+    assert keys[1] not in kept.entries
+    assert keys[2] not in kept.entries
+    assert kept.result(keys[0]).text == "text"
+
+
+def test_over_the_limit_an_unacknowledged_one_loses_its_output_then_its_text_and_stays_known(
+    opened: Callable[[], Journal], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = opened()
+    keys = [run(kept, clock, f"c{n}", 10_000) for n in range(3)]
+    going = kept.begin(Meta(session="s", call="going", started=1), b"code")
+    (going / "output").write_bytes(b"x" * 50_000)
+    monkeypatch.setattr(journal, "KEEP_BYTES", 22_000)
+    kept.clean()
+    assert not (kept.path(keys[0]) / "output").exists()
+    assert kept.result(keys[0]).text == "text"
+    assert "let go" in kept.result(keys[0]).notes[0]
+    assert (kept.path(keys[1]) / "output").exists()
+    monkeypatch.setattr(journal, "KEEP_BYTES", 0)
+    kept.clean()
+    assert "let go before the harness took it" in kept.result(keys[2]).unknown
+    assert set(kept.entries) == {*keys, ("s", "going")}
+    assert (going / "output").exists()
+    assert set(opened().entries) == {*keys, ("s", "going")}
+
+
+def test_hello_names_the_newest_that_fit(opened: Callable[[], Journal], clock: Clock) -> None:
+    kept = opened()
+    keys = [run(kept, clock, f"c{n}") for n in range(10)]
+    kept.ack(keys[9])
+    kept.begin(Meta(session="s", call="going", started=1), b"")
+    assert kept.runs(1000) == [("s", "going"), *reversed(keys[:9])]
+    assert len(kept.runs(45)) == 3
+
+
+def test_folders_have_names_that_any_id_can_have(opened: Callable[[], Journal], clock: Clock) -> None:
+    ids = ["../../x", ".", "..", "a/b", "", "ünï", "x" * 1000, "y" * 1000, "fc_1|call", "a\nb", "%2E"]
+    kept = opened()
+    names = {folder_name(id) for id in ids}
+    assert len(names) == len(ids) - 1 or len(names) == len(ids)
+    assert all("/" not in name and name not in (".", "..") and len(name) < 255 for name in names)
+    for id in ids[:4] + ids[5:]:
+        key = run(kept, clock, id, session=id)
+        assert kept.folder in kept.path(key).parents
+    assert len(opened().entries) == len(ids) - 1
+
+
+def test_a_full_disk_does_not_lose_a_result_on_the_way(
+    opened: Callable[[], Journal], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = opened()
+    kept.begin(Meta(session="s", call="c", started=1), b"")
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journal, "write_whole", full)
+    kept.finish(("s", "c"), Result(ended=clock.now, exit=3, text="kept"))
+    assert kept.result(("s", "c")).exit == 3
