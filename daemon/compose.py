@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TextIO
 
-import aiohttp
 import structlog
 from msgspec import Struct
 
@@ -20,6 +19,7 @@ from daemon.api.server import ListenError, Served
 from daemon.config import Settings
 from daemon.harness.harness import Harness
 from daemon.pool import Pool
+from daemon.provider.http import open_session
 from daemon.provider.registry import Registry
 from daemon.statefile.errors import StateFileError
 from daemon.statefile.store import Store
@@ -88,7 +88,7 @@ async def _serve(
     pool = Pool(release=version)
     async with AsyncExitStack() as owned:
         owned.push_async_callback(store.close)
-        http = await owned.enter_async_context(aiohttp.ClientSession())
+        http = await owned.enter_async_context(open_session())
         ended: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as root:

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from hashlib import sha256
 from typing import Final, Protocol, assert_never
@@ -17,7 +18,18 @@ from daemon.harness.session import Session
 from daemon.pool import Pool
 from daemon.protocol import api, records
 from daemon.protocol.records import Config, Record, Status, draft, error_draft
-from daemon.provider.base import Block, Delta, End, Model, Outcome, Provider, ProviderError, Query, Retry
+from daemon.provider.base import (
+    Block,
+    Delta,
+    End,
+    Model,
+    Outcome,
+    Provider,
+    ProviderError,
+    Query,
+    Request,
+    Retry,
+)
 from daemon.provider.http import stream
 
 ABNORMAL: Final[dict[End, str]] = {
@@ -27,6 +39,7 @@ ABNORMAL: Final[dict[End, str]] = {
     "context": "the model's context is full; fork the session earlier or start a new one",
     "paused": "the provider paused in the middle of the answer; retry to let it go on",
 }
+PAUSES: Final = 10  # times that an answer may pause and is asked to go on
 EMPTY: Final = "the model answered with nothing; post a message or retry to go on"
 
 log = structlog.get_logger()
@@ -79,6 +92,10 @@ class Stepper:
             if over := self._over(session, config, model):
                 raise ProviderError(over, code="limit")
             calls, outcome = await self._ask(session, provider, model, config, context)
+            for _ in range(PAUSES):
+                if calls or outcome.end != "paused":
+                    break
+                calls, outcome = await self._ask(session, provider, model, config, chain.context())
         except ProviderError as error:
             await session.append(error_draft(error.code, error.message))
             return chain.status
@@ -94,31 +111,8 @@ class Stepper:
         """Send the context, append each block as it completes, close them with the step record."""
         query = Query(model, context, tools.offered(config.tools), config.params, session.id)
         request = provider.compile(query, session.wire)
-        sent, step = self._clock(), secrets.token_hex(8)
-        blocks: list[Record] = []
-        outcome: Outcome | None = None
-        async for event in stream(provider, request, session=self._http):
-            match event:
-                case Delta():
-                    session.live.put(api.Delta(event.kind, event.text, event.block, name=event.name))
-                case Block():
-                    block = self._block(session, event, step, provider.name, blocks)
-                    blocks += await session.append(block, durable=False)
-                case Retry():
-                    log.warning("provider retry", session=session.id, why=event.why, wait=event.wait)
-                    session.live.put(api.RetryEvent(event.why, event.wait, event.attempt))
-                    if event.restart:
-                        session.live.put(api.Restart())
-                        step, blocks = (
-                            secrets.token_hex(8),
-                            [],
-                        )  # what came so far stays unclosed, so it never counts
-                case Outcome():
-                    outcome = event
-                case _:
-                    assert_never(event)
-        if outcome is None:
-            raise ProviderError("the provider's answer had no end", code="provider")
+        sent = self._clock()
+        step, blocks, outcome = await self._receive(session, provider, request)
         closing = draft(
             "step",
             id=step,
@@ -134,6 +128,37 @@ class Stepper:
         )
         await session.append(closing)
         return [block for block in blocks if block.kind == "call"], outcome
+
+    async def _receive(
+        self, session: Session, provider: Provider, request: Request
+    ) -> tuple[str, Sequence[Record], Outcome]:
+        """Append each block of the answer as it completes: the step's id, those that count, how it ended.
+
+        Where a try broke off, the next one has a new id: what came before stays unclosed and never counts.
+        """
+        step, blocks = secrets.token_hex(8), list[Record]()
+        outcome: Outcome | None = None
+        async with aclosing(stream(provider, request, session=self._http)) as events:
+            async for event in events:
+                match event:
+                    case Delta():
+                        session.live.put(api.Delta(event.kind, event.text, event.block, name=event.name))
+                    case Block():
+                        block = self._block(session, event, step, provider.name, blocks)
+                        blocks += await session.append(block, durable=False)
+                    case Retry():
+                        log.warning("provider retry", session=session.id, why=event.why, wait=event.wait)
+                        session.live.put(api.RetryEvent(event.why, event.wait, event.attempt))
+                        if event.restart:
+                            session.live.put(api.Restart())
+                            step, blocks = secrets.token_hex(8), []
+                    case Outcome():
+                        outcome = event
+                    case _:
+                        assert_never(event)
+        if outcome is None:
+            raise ProviderError("the provider's answer had no end", code="provider")
+        return step, blocks, outcome
 
     def _block(
         self, session: Session, block: Block, step: str, provider: str, before: Sequence[Record]
