@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 T = TypeVar("T")
 
 SYSTEM_FILE: Final = Path("/etc/outrider/outrider.toml")
+STORED: Final = "providers.toml"  # in the data folder: providers that were set while a daemon ran
 LISTEN: Final = ("127.0.0.1:4600",)
 SOCKET_LIMIT: Final = 107  # bytes of a Unix socket's path that the kernel takes
 KINDS: Final = ("anthropic", "openai", "openai-chat", "google", "bedrock", "rehearsal")
@@ -60,10 +61,19 @@ class Address(Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class Tls(Struct, frozen=True):
+    """`[tls]`: PEM files, the certificate with its chain and its key."""
+
+    cert: Path
+    key: Path
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """All that is configured. `listen_given` is False where `listen` is only the default.
 
-    `model` is the default of new sessions, empty when none is named. `warnings`: lines for the operator.
+    `model` is the default of new sessions, empty when none is named. `stored` and `written` are what `providers` is
+    made of: the data folder's own tables and those of outrider.toml, which go first. `insecure`: addresses that are
+    not loopback may go without TLS. `warnings`: lines for the operator.
     """
 
     data: Path
@@ -72,7 +82,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     listen: tuple[Address, ...]
     listen_given: bool
     model: str
+    tls: Tls | None
+    insecure: bool
     providers: Mapping[str, ProviderEntry]
+    stored: Mapping[str, Any]
+    written: Mapping[str, Any]
     rehearsal: Path
     files: tuple[Path, ...]
     warnings: tuple[str, ...]
@@ -87,6 +101,11 @@ class _Daemon(Struct, frozen=True, forbid_unknown_fields=True):
     socket: str = ""
 
 
+class _Tls(Struct, frozen=True, forbid_unknown_fields=True):
+    cert: str = ""
+    key: str = ""
+
+
 class _Rehearsal(Struct, frozen=True, forbid_unknown_fields=True):
     folder: str = ""
 
@@ -95,6 +114,7 @@ _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 _SECTIONS: Final[Mapping[str, type[Struct]]] = {
     "defaults": _Defaults,
     "daemon": _Daemon,
+    "tls": _Tls,
     "rehearsal": _Rehearsal,
 }
 
@@ -105,6 +125,7 @@ def load(
     data: str = "",
     socket: str = "",
     listen: tuple[str, ...] | None = None,
+    insecure: bool = False,
     system_file: Path = SYSTEM_FILE,
 ) -> Settings:
     """What the files and `environ` say, under what the command line gave. Raises ConfigError."""
@@ -132,8 +153,9 @@ def load(
     defaults = msgspec.convert(tables.get("defaults", {}), _Defaults)
     daemon = msgspec.convert(tables.get("daemon", {}), _Daemon)
     rehearsal = msgspec.convert(tables.get("rehearsal", {}), _Rehearsal).folder
-    written = None if daemon.listen is UNSET else daemon.listen
-    chosen = written if listen is None else listen
+    in_file = None if daemon.listen is UNSET else daemon.listen
+    chosen = in_file if listen is None else listen
+    stored, written = _stored(folder / STORED, warnings), tables.get("providers", {})
     return Settings(
         data=folder,
         scratch=_xdg(environ, "XDG_STATE_HOME", home / ".local/state") / "outrider/worker"
@@ -143,7 +165,11 @@ def load(
         listen=tuple(address(text) for text in (LISTEN if chosen is None else chosen)),
         listen_given=chosen is not None,
         model=defaults.model,
-        providers=_providers(tables.get("providers", {}), environ, warnings),
+        tls=_tls(msgspec.convert(tables.get("tls", {}), _Tls)),
+        insecure=insecure,
+        providers=providers(stored, written, environ, warnings),
+        stored=stored,
+        written=written,
         rehearsal=Path(rehearsal).expanduser() if rehearsal else user_file.parent / "rehearsal",
         files=tuple(files),
         warnings=tuple(warnings),
@@ -273,28 +299,65 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _providers(
-    tables: Mapping[str, Any], environ: Mapping[str, str], warnings: list[str]
+def providers(
+    stored: Mapping[str, Any], written: Mapping[str, Any], environ: Mapping[str, str], warnings: list[str]
 ) -> Mapping[str, ProviderEntry]:
-    """The tables, with variables expanded, and a table for each provider whose key is in the environment."""
+    """Each provider's entry: `written` tables, their variables expanded, over `stored` ones, whose texts are taken as
+    they stand; and one for each provider whose key is in the environment. Raises ConfigError.
+    """
+    tables = {name: _expanded(name, table, environ, warnings) for name, table in written.items()}
     found: dict[str, ProviderEntry] = {}
-    for name, table in tables.items():
-        entry = msgspec.convert(table, ProviderEntry)
+    for name in [*tables, *(name for name in stored if name not in tables)]:
+        entry = msgspec.convert(_merge(stored.get(name, {}), tables.get(name, {})), ProviderEntry)
         kind = entry.kind or name
         if kind not in KINDS:
             raise ConfigError(f"providers.{name} needs a kind: one of {', '.join(KINDS)}")
-        texts = {header: _expand(text, name, environ, warnings) for header, text in entry.headers.items()}
         found[name] = msgspec.structs.replace(
             entry,
             kind=kind,
-            url=_expand(entry.url, name, environ, warnings) or environ.get(URLS.get(name, ""), ""),
-            key=_expand(entry.key, name, environ, warnings) or environ.get(KEYS.get(name, ""), ""),
-            headers=texts,
+            url=entry.url or environ.get(URLS.get(name, ""), ""),
+            key=entry.key or environ.get(KEYS.get(name, ""), ""),
         )
     for name, variable in KEYS.items():
         if name not in found and environ.get(variable):
             found[name] = ProviderEntry(name, environ.get(URLS.get(name, ""), ""), environ[variable])
     return found
+
+
+def _stored(file: Path, warnings: list[str]) -> Mapping[str, Any]:
+    """The tables of the data folder's own file. Raises ConfigError."""
+    table = _read(file, warnings) or {}
+    for name in table:
+        if name != "providers":
+            raise ConfigError(f"{file}: it holds [providers.NAME] alone; {name!r} belongs into outrider.toml")
+    _check(table, file)
+    found: Mapping[str, Any] = table.get("providers", {})
+    return found
+
+
+def _tls(given: _Tls) -> Tls | None:
+    if not given.cert and not given.key:
+        return None
+    files = {"cert": Path(given.cert).expanduser(), "key": Path(given.key).expanduser()}
+    for name, path in files.items():
+        if not path.is_absolute():
+            raise ConfigError(f"tls.{name}: write a path from the root on; cert and key belong together")
+    return Tls(**files)
+
+
+def _expanded(
+    name: str, table: Mapping[str, Any], environ: Mapping[str, str], warnings: list[str]
+) -> dict[str, Any]:
+    """A provider's table with the variables in its texts and headers expanded."""
+    made = dict(table)
+    for field in ("url", "key"):
+        if field in made:
+            made[field] = _expand(made[field], name, environ, warnings)
+    if "headers" in made:
+        made["headers"] = {
+            header: _expand(text, name, environ, warnings) for header, text in made["headers"].items()
+        }
+    return made
 
 
 def _expand(text: str, provider: str, environ: Mapping[str, str], warnings: list[str]) -> str:

@@ -193,3 +193,41 @@ def test_a_relative_folder_or_socket_is_made_absolute(home: Path) -> None:
 def test_an_address_shows_as_it_is_written() -> None:
     assert str(Address("::1", 4600)) == "[::1]:4600"
     assert str(Address("127.0.0.1", 1)) == "127.0.0.1:1"
+
+
+def test_tls_takes_a_certificate_and_its_key(home: Path) -> None:
+    assert load(home).tls is None
+    write(home, '[tls]\ncert = "/etc/ssl/a.pem"\nkey = "~/a.key"\n')
+    tls = load(home, HOME=str(home)).tls
+    assert tls is not None
+    assert tls.cert == Path("/etc/ssl/a.pem")
+    assert tls.key.is_absolute()
+    for text, field in [('cert = "/a.pem"', "tls.key"), ('cert = "a.pem"\nkey = "/a.key"', "tls.cert")]:
+        write(home, f"[tls]\n{text}\n")
+        with pytest.raises(ConfigError, match=rf"{field}: write a path from the root on"):
+            load(home)
+
+
+def stored(home: Path, text: str) -> None:
+    folder = home / ".local/share/outrider"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / config.STORED).write_text(text)
+    (folder / config.STORED).chmod(0o600)
+
+
+def test_providers_set_while_a_daemon_ran_stand_beneath_the_operators_file(home: Path) -> None:
+    stored(
+        home,
+        '[providers.anthropic]\nkey = "set$HOME"\nurl = "http://set"\n[providers.mine]\nkind = "anthropic"\n',
+    )
+    write(home, '[providers.anthropic]\nurl = "http://$WHERE"\n')
+    settings = load(home, WHERE="written", ANTHROPIC_API_KEY="environment")
+    assert settings.providers == {
+        "anthropic": ProviderEntry("anthropic", "http://written", "set$HOME"),
+        "mine": ProviderEntry("anthropic"),
+    }
+    assert settings.written == {"anthropic": {"url": "http://$WHERE"}}
+    assert set(settings.stored) == {"anthropic", "mine"}
+    stored(home, '[defaults]\nmodel = "a/b"\n')
+    with pytest.raises(ConfigError, match=r"providers.toml: it holds \[providers.NAME\] alone; 'defaults'"):
+        load(home)
