@@ -108,8 +108,8 @@ async def read(connection: Connection, make: Callable[[int], frames.Read], max_b
     """Carry out one read (`make` gets the request's id). Raises Lost, and Refused, also for over `max_bytes`."""
     with connection.request() as request:
         wanted = make(request.id)
-        await connection.send(encode(wanted))
         try:
+            await connection.send(encode(wanted))
             return await _collect(connection, request, wanted, max_bytes)
         except asyncio.CancelledError:
             connection.post(_give_up(request))

@@ -966,6 +966,20 @@ async def test_a_cancelled_transfer_is_given_up_at_the_worker(bench: Bench) -> N
         assert await bench.worker.take(frames.Window) == frames.Window(id=id, bytes=0)
 
 
+async def test_a_read_cancelled_while_its_request_goes_out_is_given_up(bench: Bench) -> None:
+    await bench.worker.dial()
+    write_task = bench.tasks.start(bench.pool.write("gpu", "f", bytes(frames.WINDOW)))
+    await bench.worker.take(frames.Write)
+    read_task = reading(bench)  # waits for its turn behind the pieces
+    await asyncio.sleep(0)
+    read_task.cancel()
+    write_task.cancel()
+    while not isinstance((got := await bench.worker.end.next() or pytest.fail("closed"))[0], frames.Window):
+        pass
+    given_up = {got[0].id, (await bench.worker.take(frames.Window)).id}
+    assert given_up == {1, 2}
+
+
 @pytest.mark.parametrize("kind", ["read", "write"])
 async def test_a_transfer_answered_with_nonsense_goes_on_with_the_next_connection(
     bench: Bench, kind: str
