@@ -200,7 +200,7 @@ def run(create: Any, prompt: str, full: bool, json: bool) -> int:
     from daemon.verbs import follow, sessions
 
     parts, look = sessions.message(prompt), follow.Look(full=full, json=json)
-    return following(lambda shown: follow.run(where(), create, parts, look, shown))
+    return following(lambda place, shown: follow.run(place, create, parts, look, shown))
 
 
 @outrider.command()
@@ -218,7 +218,7 @@ def post(id: str, text: str, to_the_end: bool, full: bool, json: bool) -> int:
     parts = sessions.message(text)
     if to_the_end:
         look = follow.Look(full=full, json=json)
-        return following(lambda shown: follow.post(where(), id, parts, look, shown))
+        return following(lambda place, shown: follow.post(place, id, parts, look, shown))
     return asyncio.run(sessions.post(where(), id, parts, json))
 
 
@@ -236,7 +236,7 @@ def tail(id: str, keep_on: bool, last: int | None, full: bool, json: bool) -> in
 
     look = follow.Look(full=full, json=json, last=last)
     if keep_on:
-        return following(lambda shown: follow.tail(where(), id, look, True, shown), leave_quietly=True)
+        return following(lambda place, shown: follow.tail(place, id, look, True, shown), leave_quietly=True)
     return asyncio.run(follow.tail(where(), id, look, False, follow.Shown()))
 
 
@@ -301,18 +301,18 @@ def models(json: bool) -> int:
     return asyncio.run(sessions.models(where(), json))
 
 
-def following(verb: Callable[[Any], Coroutine[Any, Any, int]], leave_quietly: bool = False) -> int:
+def following(verb: Callable[["Where", Any], Coroutine[Any, Any, int]], leave_quietly: bool = False) -> int:
     """Run a verb that follows a session; after Ctrl-C say how to go on with it."""
     from daemon.verbs.follow import Shown
 
-    shown = Shown()
+    shown, place = Shown(), where()
     try:
-        return asyncio.run(verb(shown))
+        return asyncio.run(verb(place, shown))
     except KeyboardInterrupt:
         if shown.id and not leave_quietly:
             click.echo(
-                f"\nSession {shown.id} goes on. Follow it: outrider tail -f {shown.id}"
-                f"\nStop it: outrider stop {shown.id}",
+                f"\nSession {shown.id} goes on. Follow it: {place.command} tail -f {shown.id}"
+                f"\nStop it: {place.command} stop {shown.id}",
                 err=True,
             )
         return INTERRUPTED

@@ -9,13 +9,13 @@ from daemon.client import ApiFailure
 from daemon.config import ConfigError
 from daemon.plain import line, safe
 from daemon.verbs.paint import is_terminal, wrap
-from daemon.verbs.reach import FAILED, REFUSED, USAGE, VerbError
+from daemon.verbs.reach import COMPLAINT, FAILED, REFUSED, USAGE, VerbError
 
 
 def explain(error: BaseException) -> tuple[str, int]:
     """(what to print, exit code). With OUTRIDER_DEBUG in the environment the traceback goes along."""
     message, code = _explain(error)
-    message = f"outrider: {message}"
+    message = f"{COMPLAINT}{message}"
     if is_terminal(sys.stderr):
         message = "\n".join(wrap(message, shutil.get_terminal_size().columns - 1, words=True))
     if os.environ.get("OUTRIDER_DEBUG"):

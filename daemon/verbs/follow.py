@@ -44,7 +44,7 @@ async def tail(place: Where, prefix: str, look: Look, follow: bool, shown: Shown
     """Show a session's records, with `follow` also those that come until it has ended for good."""
     async with connect(place) as client:
         id = shown.id = await session_id(client, prefix)
-        watch = _Watch(client, id, look, live=follow)
+        watch = _Watch(client, place, id, look, live=follow)
         if look.last is not None:
             n = (await client.info(id)).n
             await watch.skip(max(0, n - look.last))
@@ -59,7 +59,7 @@ async def post(place: Where, prefix: str, parts: Sequence[api.Part], look: Look,
     """Post to a session and show what comes of it, to the end of the answer."""
     async with connect(place) as client:
         id = shown.id = await session_id(client, prefix)
-        watch = _Watch(client, id, look, live=True)
+        watch = _Watch(client, place, id, look, live=True)
         n = await client.post(id, parts, VIA)
         await watch.skip(n - len(parts), fold=True)
         return OK if await watch.until(OVER) == "closed" else FAILED
@@ -69,7 +69,7 @@ async def run(place: Where, create: api.Create, parts: Sequence[api.Part], look:
     """Make a session, post to it and show what comes of it, to the end of the answer."""
     async with connect(place) as client:
         id = shown.id = await client.create(create)
-        watch = _Watch(client, id, look, live=True)
+        watch = _Watch(client, place, id, look, live=True)
         await client.post(id, parts, VIA)
         return OK if await watch.until(OVER) == "closed" else FAILED
 
@@ -85,14 +85,14 @@ def as_json(record: Record) -> dict[str, Any]:
 class _Watch:
     """One session's records on their way to the screen."""
 
-    def __init__(self, client: Client, id: str, look: Look, *, live: bool) -> None:
+    def __init__(self, client: Client, place: Where, id: str, look: Look, *, live: bool) -> None:
         self._client = client
         self._id = id
         self._json = look.json
         self._painter = Painter(
             live=live and not look.json and is_terminal(sys.stdout),
             full=look.full,
-            retry=f"outrider retry {id}",
+            retry=f"{place.command} retry {id}",
         )
         self._chain = Chain(id)
         self._after = 0

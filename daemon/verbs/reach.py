@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ REFUSED: Final = 3
 UNREACHABLE: Final = 4
 INTERRUPTED: Final = 130
 
+COMPLAINT: Final = "outrider: "  # how the command line begins to say what is wrong
 VIA: Final = "cli"  # how records name this client
 CANDIDATES: Final = 10  # sessions that are shown when a prefix is not enough
 _ID: Final = re.compile(r"[0-9a-f]{16}")
@@ -38,11 +40,15 @@ class VerbError(Exception):
 
 
 class Where(Struct, frozen=True):
-    """Where the daemon is: a Unix socket, or else a URL with its key. `here`: on this machine."""
+    """Where the daemon is: a Unix socket, or else a URL with its key. `here`: on this machine.
+
+    `command`: how a command line for the same daemon begins.
+    """
 
     socket: Path | None
     url: str = ""
     key: str = ""
+    command: str = "outrider"
 
     @property
     def here(self) -> bool:
@@ -53,6 +59,9 @@ def where(socket: str, url: str, environ: Mapping[str, str]) -> Where:
     """What the options say, else OUTRIDER_URL, else the configured socket. Raises ConfigError, VerbError."""
     if socket and url:
         raise VerbError("--socket and --url name two daemons: give one of them", USAGE)
+    command = "outrider"
+    for option, value in (("--socket", socket), ("--url", url)):
+        command += f" {option} {shlex.quote(value)}" if value else ""
     url = "" if socket else url or environ.get("OUTRIDER_URL", "")
     if url.startswith("unix:"):
         socket, url = url.removeprefix("unix:").replace("//", "", 1), ""
@@ -61,9 +70,9 @@ def where(socket: str, url: str, environ: Mapping[str, str]) -> Where:
             raise VerbError(
                 f"{line(url)} is not a URL of a daemon: write http://HOST:PORT or unix:/PATH", USAGE
             )
-        return Where(None, url, environ.get("OUTRIDER_KEY", ""))
+        return Where(None, url, environ.get("OUTRIDER_KEY", ""), command)
     path = Path(os.path.abspath(Path(socket).expanduser())) if socket else config.load(environ).socket
-    return Where(config.check_socket(path))
+    return Where(config.check_socket(path), command=command)
 
 
 @asynccontextmanager
@@ -73,7 +82,7 @@ async def connect(place: Where) -> AsyncIterator[Client]:
         async with Client(place.socket or place.url, place.key) as client:
             yield client
     except Unreachable as error:
-        hint = "; `outrider up` starts it" if place.here else ""
+        hint = f"; `{place.command} up` starts it" if place.here else ""
         raise VerbError(f"{safe(str(error)).partition(';')[0]}{hint}", UNREACHABLE) from error
 
 

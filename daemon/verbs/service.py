@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import click
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
@@ -18,9 +19,9 @@ from daemon import compose, config
 from daemon.client import ApiFailure, Client, Unreachable
 from daemon.config import Settings
 from daemon.plain import safe
-from daemon.statefile.errors import LockedError
+from daemon.statefile.errors import LockedError, StateFileError
 from daemon.statefile.store import Store
-from daemon.verbs.reach import OK, VerbError, say, say_json
+from daemon.verbs.reach import COMPLAINT, OK, VerbError, say, say_json
 from daemon.worker import keeper, launch
 
 START: Final = 60.0  # seconds a daemon has to be ready: it looks at every session first
@@ -91,6 +92,8 @@ def daemon(options: Options, environ: Mapping[str, str], json: bool) -> int:
 def up(options: Options, environ: Mapping[str, str], json: bool) -> int:
     """Start a daemon in the background, unless one runs, and return when it is ready."""
     settings = options.settings(environ)
+    for warning in settings.warnings:
+        click.echo(f"{COMPLAINT}{safe(warning)}", err=True)
     found = _running(settings)
     if found is None:
         found = _start(options, settings)
@@ -138,6 +141,8 @@ def _holder(data: Path) -> int | None:
         if not error.pid:
             raise VerbError(f"a daemon works on {data}, and its pid is not known: end it by hand") from error
         return error.pid
+    except StateFileError as error:
+        raise VerbError(str(error)) from error
 
 
 def _end(pid: int) -> None:
@@ -182,7 +187,10 @@ async def _answers(socket: Path) -> bool:
 
 def _start(options: Options, settings: Settings) -> Up:
     """Start a daemon that outlives us, and wait for the line that says it is ready. Raises VerbError."""
-    compose.make_folder(settings.data)
+    try:
+        compose.make_folder(settings.data)
+    except compose.StartError as error:
+        raise VerbError(str(error)) from error
     path = settings.data / LOG
     if path.exists() and path.stat().st_size > MAX_LOG:
         path.replace(path.with_suffix(".log.old"))
@@ -213,8 +221,11 @@ def _start(options: Options, settings: Settings) -> Up:
         ) from error
     with path.open("rb") as file:
         file.seek(begin)
-        said = safe(file.read().decode(errors="replace")).rstrip().split("\n")[-SHOWN:]
-    raise VerbError("\n".join([f"the daemon did not start, code {code}; it said:", *said]))
+        said = safe(file.read().decode(errors="replace")).rstrip()
+    if (last := said.rpartition(COMPLAINT)[2]) != said:
+        raise VerbError(f"{last}\nThe daemon did not start; its log: {path}")
+    lines = "\n".join(said.split("\n")[-SHOWN:])
+    raise VerbError(f"the daemon did not start, code {code}; its log, {path}, ends so:\n{lines}")
 
 
 def _first_line(fd: int) -> bytes:

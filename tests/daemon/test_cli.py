@@ -269,7 +269,9 @@ def test_a_stop_of_a_session_that_does_nothing_is_refused(said: Said) -> None:
 
 def test_no_daemon_gives_4_and_names_the_verb_that_starts_it(said: Said, tmp_path: Path) -> None:
     for arguments in (["ls"], ["tail", "ab"], ["run", "x"], ["new"]):
-        assert "`outrider up` starts it" in said("--socket", "/nowhere/s", *arguments, code=4)
+        assert "`outrider --socket /nowhere/s up` starts it" in said(
+            "--socket", "/nowhere/s", *arguments, code=4
+        )
     complaint = said("--url", "http://127.0.0.1:1", "ls", code=4)
     assert "outrider up" not in complaint
 
@@ -282,6 +284,21 @@ def test_a_bad_config_gives_2_and_names_file_and_key(
     monkeypatch.setenv("OUTRIDER_CONFIG", str(file))
     assert "did you mean 'socket'?" in said("ls", code=2)
     assert str(file) in said("up", code=2)
+
+
+def test_a_data_folder_that_cannot_be_made_gives_1_and_says_why(said: Said, there: Place) -> None:
+    (there.home / "file").touch()
+    assert "Not a directory" in said("up", "--data", str(there.home / "file/d"), code=1)
+
+
+def test_a_key_that_others_can_read_is_told_by_up(there: Place) -> None:
+    file = there.home / "keys.toml"
+    file.write_text('[providers.anthropic]\nkey = "secret"\n')
+    file.chmod(0o644)
+    done = there.outrider("up", OUTRIDER_CONFIG=str(file))
+    assert done.returncode == 0
+    assert f"chmod 600 {file}" in done.stderr
+    assert "secret" not in done.stderr
 
 
 def test_a_fault_of_our_own_is_one_sentence_and_a_traceback_only_when_asked_for(
@@ -345,11 +362,16 @@ def test_only_a_daemon_of_this_machine_gets_the_callers_folder(
 @pytest.mark.parametrize(
     ("socket", "url", "environ", "place"),
     [
-        ("/s", "", {"OUTRIDER_URL": "http://x"}, reach.Where(Path("/s"))),
-        ("", "unix:/s", {}, reach.Where(Path("/s"))),
-        ("", "unix:///s", {}, reach.Where(Path("/s"))),
+        ("/s", "", {"OUTRIDER_URL": "http://x"}, reach.Where(Path("/s"), command="outrider --socket /s")),
+        ("", "unix:/s", {}, reach.Where(Path("/s"), command="outrider --url unix:/s")),
+        ("", "", {"OUTRIDER_URL": "unix:///s"}, reach.Where(Path("/s"))),
         ("", "", {"OUTRIDER_URL": "https://x", "OUTRIDER_KEY": "k"}, reach.Where(None, "https://x", "k")),
-        ("", "http://y", {"OUTRIDER_URL": "https://x"}, reach.Where(None, "http://y")),
+        (
+            "",
+            "http://y",
+            {"OUTRIDER_URL": "https://x"},
+            reach.Where(None, "http://y", command="outrider --url http://y"),
+        ),
         ("", "", {"HOME": "/h", "XDG_RUNTIME_DIR": "/r"}, reach.Where(Path("/r/outrider/api.sock"))),
     ],
 )

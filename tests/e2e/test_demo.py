@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.worker import keeper
 from tests.running import OUTRIDER, Place, lines_until, place
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -119,6 +120,32 @@ def test_down_ends_the_daemon_and_its_worker_and_again_is_fine(here: Place) -> N
         assert is_gone(pid)
     assert here.ok("down") == "outrider was not up\n"
     assert here.outrider("ls").returncode == 4
+
+
+def test_a_local_worker_that_dies_is_started_again(here: Place) -> None:
+    here.up()
+    here.ok("run", "--model", "rehearsal/tour", "go")
+    worker = keeper.holder(here.data / "worker" / keeper.LOCK)
+    here.kill(worker)
+    assert "exit 0 · on local" in here.ok("run", "--model", "rehearsal/tour", "go")
+    assert keeper.holder(here.data / "worker" / keeper.LOCK) not in (0, worker)
+
+
+def test_a_damaged_session_shows_what_can_be_read_and_says_where_it_ends(here: Place) -> None:
+    here.up()
+    here.ok("run", "--model", "rehearsal/tour", "go")
+    id = here.json("ls")[0]["id"]
+    here.ok("down")
+    file = here.data / "sessions" / f"{id}.state"
+    file.write_bytes(file.read_bytes().replace(b"uname -a", b"uname -b", 1))
+    here.up()
+    assert here.json("ls")[0]["status"] == "damaged"
+    assert "record 8 " in here.ok("info", id)
+    shown = here.outrider("tail", id)
+    assert shown.stdout.rstrip().splitlines()[-1].startswith("  ")
+    assert "#7 answer" in shown.stdout
+    assert "#8" not in shown.stdout
+    assert here.outrider("post", id, "x").returncode == 3
 
 
 def test_ctrl_c_leaves_the_session_running_and_says_how_to_follow_it(here: Place) -> None:
