@@ -268,7 +268,7 @@ def test_the_demo_prints_a_closed_session_and_the_line_that_opens_it_again(here:
     assert id[1] in line[0]
     kept = subprocess.run(
         [str(tree / "scripts/demo"), "--model", "rehearsal/echo", "hello you"],
-        env=here.environ | {"ANTHROPIC_API_KEY": "not-a-key"},
+        env=here.environ,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -278,6 +278,22 @@ def test_the_demo_prints_a_closed_session_and_the_line_that_opens_it_again(here:
     assert "answer\n  hello you\n" in kept.stdout
     assert "was up before and stays up" in kept.stdout
     assert len(here.json("ls")) == 2
+
+
+def test_the_demo_tells_of_a_real_model_and_asks_for_none_where_nobody_can_answer(
+    here: Place, tree: Path
+) -> None:
+    done = subprocess.run(
+        [str(tree / "scripts/demo"), "hello you"],
+        env=here.environ | {"ANTHROPIC_API_KEY": "not-a-key"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"for the model: scripts/demo --model anthropic/\S+\n", done.stdout)
+    assert "A session with rehearsal/tour" in done.stdout
 
 
 @pytest.mark.parametrize(
