@@ -1,6 +1,16 @@
 """What the harness refuses, each with the HTTP status that says so."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
+
+from daemon.statefile.errors import (
+    CopyPointError,
+    DamagedError,
+    MissingError,
+    NoSpaceError,
+    StateFileError,
+)
 
 
 class HarnessError(Exception):
@@ -52,7 +62,7 @@ class Invalid(HarnessError):
 
 
 class Unready(HarnessError):
-    """The daemon is starting or draining; try again shortly (503)."""
+    """The daemon cannot do this now: it is starting, draining, or out of descriptors; try again shortly (503)."""
 
     status = 503
 
@@ -61,3 +71,20 @@ class NoSpace(HarnessError):
     """The data folder's file system is full or failed; nothing was written (507)."""
 
     status = 507
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn what the state file says into what a client is told."""
+    try:
+        yield
+    except NoSpaceError as error:
+        raise NoSpace(f"the data folder cannot be written: {error}") from error
+    except DamagedError as error:
+        raise Conflict(str(error)) from error
+    except CopyPointError as error:
+        raise Invalid(f"n: {error}") from error
+    except MissingError as error:
+        raise NotFound(str(error)) from error
+    except StateFileError as error:
+        raise Unready(f"{error}; try again in a moment") from error

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from daemon.statefile.ready import sync_folder
 
 SESSIONS: Final = "sessions"
 STATE: Final = ".state"
+NAME: Final = re.compile(r"([0-9a-f]{16})\.state")
 FROM: Final = ".from"
 NEW: Final = ".new-"  # how temporary names begin
 TRIES: Final = 16  # ids; the second is one in 370,000 with ten million sessions, the third is a broken source

@@ -58,6 +58,11 @@ def unreadable(error: OSError) -> Scan:
     return Scan(array("Q"), 0, Damage(1, 0, f"the file cannot be opened: {error.strerror}"))
 
 
+def irregular() -> Scan:
+    """The scan of a folder, a pipe or a device."""
+    return Scan(array("Q"), 0, Damage(1, 0, "it is not a regular file"))
+
+
 def scan_fd(fd: int) -> Scan:
     """`scan` of an open file."""
     size = os.fstat(fd).st_size

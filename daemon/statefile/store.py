@@ -4,7 +4,6 @@ import asyncio
 import errno
 import logging
 import os
-import re
 import secrets
 import stat
 from array import array
@@ -26,20 +25,19 @@ from daemon.statefile import blocks, lock, points
 from daemon.statefile.descriptors import FLAGS, MAX_OPEN, Descriptors, open_file
 from daemon.statefile.errors import (
     CopyPointError,
-    Damage,
     MissingError,
     NoSpaceError,
     ReopenError,
     StateFileError,
 )
-from daemon.statefile.publish import FROM, SESSIONS, STATE, copy_bytes, publish
-from daemon.statefile.scan import Scan, scan_fd, unreadable
+from daemon.statefile.index import Index
+from daemon.statefile.publish import FROM, NAME, SESSIONS, STATE, copy_bytes, publish
+from daemon.statefile.scan import Scan, irregular, scan_fd, unreadable
 from daemon.statefile.threads import Threads
 from daemon.statefile.writer import Log, stored
 
 MAX_LOGS: Final = 1024  # kept though nobody uses them: 8 bytes a record each
 MAX_SIDECAR: Final = 4096  # bytes; a sidecar has some 60
-NAME: Final = re.compile(r"([0-9a-f]{16})\.state")
 PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # our lack, not the file's
 
 log = logging.getLogger(__name__)
@@ -93,6 +91,16 @@ class Store:
         """
         return lock.hold(self._data)
 
+    def index(self, version: str) -> Index:
+        """The list of sessions as it was last known, for this release. Close it before the store."""
+        return Index(self._data, version)
+
+    def path(self, id: str) -> Path:
+        """Where a session's file is, if there is one. Raises MissingError for what is no id."""
+        if not NAME.fullmatch(f"{id}{STATE}"):
+            raise MissingError(id)
+        return self._sessions / f"{id}{STATE}"
+
     def ids(self) -> list[str]:
         """Every session's id, sorted. Reads the folder: blocks, call it in a thread."""
         try:
@@ -116,8 +124,7 @@ class Store:
         found = self._live.get(id)
         if found is None or found.broken:
             self._check()
-            if not NAME.fullmatch(f"{id}{STATE}"):
-                raise MissingError(id)
+            self.path(id)
             task = self._opening.get(id)
             if task is None:
                 task = self._opening[id] = self._threads.own(self._load(id, found), f"open {id}")
@@ -233,7 +240,7 @@ class Store:
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 os.close(fd)
-                return -1, Scan(array("Q"), 0, Damage(1, 0, "it is not a regular file"))
+                return -1, irregular()
             self._sync(
                 fd
             )  # a killed daemon may have left more than the disk has; readers see durable records only
