@@ -209,9 +209,13 @@ class Client:
         """Every worker the daemon knows."""
         return await self._call(tuple[api.WorkerInfo, ...], "GET", api.WORKERS)
 
-    async def providers(self) -> Sequence[str]:
-        """Names that sessions can have as their model."""
-        return await self._call(tuple[str, ...], "GET", api.PROVIDERS)
+    async def providers(self) -> api.Providers:
+        """The providers with their models, and the default model."""
+        return await self._call(api.Providers, "GET", api.PROVIDERS)
+
+    async def models(self) -> Sequence[str]:
+        """Names that sessions can have as their model, the best of each provider first."""
+        return [model.name for provider in (await self.providers()).providers for model in provider.models]
 
     # ---- following
 
@@ -233,7 +237,7 @@ class Client:
                     if lost:
                         yield Back()
                         lost = False
-                    decoder = events.Decoder()
+                    decoder = events.Decoder(events.SESSION)
                     async for piece in answer.content.iter_any():
                         decoder.feed(piece)
                         while (event := decoder.next()) is not None:

@@ -5,22 +5,28 @@ import importlib.metadata
 import logging
 import os
 import signal
+import ssl
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final, TextIO
 
 import structlog
 from msgspec import Struct
 
-from daemon.api import server
+from daemon import config
+from daemon.api import keys, listening, server
+from daemon.api.keys import Keys
 from daemon.api.server import ListenError, Served
 from daemon.config import Settings
+from daemon.harness.counts import Counts
 from daemon.harness.harness import Harness
+from daemon.ownfile import OwnFileError
 from daemon.pool import Pool
 from daemon.provider.http import open_session
-from daemon.provider.registry import Registry
+from daemon.provider.service import Providers
 from daemon.statefile.errors import StateFileError
 from daemon.statefile.store import Store
 from daemon.worker import launch
@@ -41,6 +47,17 @@ class Ready(Struct, frozen=True):
 
     socket: Path
     listen: tuple[str, ...]
+
+
+class Parts(Struct, frozen=True, kw_only=True):
+    """What is made before the loop runs, since making it reads files. `tls`: what TCP is served with."""
+
+    settings: Settings
+    store: Store
+    providers: Providers
+    keys: Keys
+    tls: ssl.SSLContext | None
+    counts: Counts
 
 
 class _Ending(Exception):
@@ -69,23 +86,36 @@ def run(settings: Settings, environ: Mapping[str, str], announce: Callable[[Read
         log.warning("configuration", what=warning)
     store = Store(settings.data)
     try:
-        models = Registry(settings.providers, settings.rehearsal, environ)
         with store.lock():
-            asyncio.run(_serve(settings, store, models, announce))
-    except StateFileError as error:
+            parts = Parts(
+                settings=settings,
+                store=store,
+                providers=Providers(
+                    settings.data / config.STORED,
+                    settings.stored,
+                    settings.written,
+                    environ,
+                    settings.rehearsal,
+                    settings.model,
+                ),
+                keys=Keys(settings.data / keys.FILE),
+                tls=None if settings.tls is None else listening.tls(settings.tls.cert, settings.tls.key),
+                counts=Counts(),
+            )
+            asyncio.run(_serve(parts, announce))
+    except (StateFileError, OwnFileError, ListenError) as error:
         raise StartError(str(error)) from error
     except ExceptionGroup:
         log.exception("the daemon failed")
         raise
 
 
-async def _serve(
-    settings: Settings, store: Store, models: Registry, announce: Callable[[Ready], None]
-) -> None:
+async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
+    settings, store = parts.settings, parts.store
     version = release()
     ending = asyncio.Event()
     _on_signals(ending)
-    pool = Pool(release=version)
+    pool = Pool(release=version, on_change=lambda: harness.workers_changed())
     async with AsyncExitStack() as owned:
         owned.push_async_callback(store.close)
         http = await owned.enter_async_context(open_session())
@@ -95,15 +125,16 @@ async def _serve(
                 harness = Harness(
                     store=store,
                     pool=pool,
-                    models=models,
+                    models=parts.providers,
                     http=http,
-                    default_model=settings.model or models.default(),
                     release=version,
                     clock=lambda: datetime.now(UTC),
                     group=root,
+                    counts=parts.counts,
                 )
+                owned.push_async_callback(harness.close)
                 async with AsyncExitStack() as listeners:
-                    served = await _listen(listeners, settings, harness, version)
+                    served = await _listen(listeners, parts, harness, version)
                     root.create_task(_keep_local(pool, settings.scratch, version), name="local worker")
                     await harness.resume()
                     log.info("ready", socket=str(settings.socket), listen=list(served.tcp), pid=os.getpid())
@@ -118,21 +149,29 @@ async def _serve(
     log.info("ended")
 
 
-async def _listen(listeners: AsyncExitStack, settings: Settings, harness: Harness, version: str) -> Served:
+async def _listen(listeners: AsyncExitStack, parts: Parts, harness: Harness, version: str) -> Served:
     """The API on its socket and addresses. The default address is left out when another daemon has it."""
+    settings = parts.settings
     tcp = [str(address) for address in settings.listen]
+    serve = partial(
+        server.serve,
+        harness,
+        providers=parts.providers,
+        keys=parts.keys,
+        counts=parts.counts,
+        version=version,
+        socket=settings.socket,
+        tls=parts.tls,
+        insecure=settings.insecure,
+    )
     try:
-        return await listeners.enter_async_context(
-            server.serve(harness, version=version, socket=settings.socket, tcp=tcp)
-        )
+        return await listeners.enter_async_context(serve(tcp=tcp))
     except ListenError as error:
         if settings.listen_given:
             raise StartError(str(error)) from error
         why = str(error)
     try:
-        served = await listeners.enter_async_context(
-            server.serve(harness, version=version, socket=settings.socket)
-        )
+        served = await listeners.enter_async_context(serve())
     except ListenError as error:
         raise StartError(str(error)) from error
     log.warning("going on with the Unix socket alone", why=why)

@@ -15,6 +15,7 @@ from daemon.statefile.errors import DamagedError, MissingError, NoSpaceError, Re
 
 RETRY_AFTER: Final = 2  # seconds; a start takes less, and a client that comes too early is told again
 SERVER: Final = "outrider"  # the Server header: no library, no version
+SHOWN: Final = 60  # characters of a refused value that are said back
 PHRASES: Final = {413: "the body is too large", 417: "this Expect header is not served"}
 _STATE_FILE: Final[dict[type[StateFileError], int]] = {
     MissingError: 404,
@@ -45,6 +46,11 @@ def problem(status: int, message: str, headers: Mapping[str, str] | None = None)
     body = api.encode(api.ApiError(api.ApiErrorBody(status, clean)))
     all_headers = {"Server": SERVER} | dict(headers or {})
     return web.Response(status=status, body=body, content_type="application/json", headers=all_headers)
+
+
+def shown(text: str | None) -> str:
+    """A refused value, quoted and cut, for a message."""
+    return repr(text if text is None or len(text) <= SHOWN else text[:SHOWN] + "…")
 
 
 def explain(error: ValidationError, known: tuple[str, ...] = ()) -> str:

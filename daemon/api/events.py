@@ -1,36 +1,28 @@
-"""The event streams: every record once and in order to any number of readers, and live pieces to who wants them."""
+"""A session's event streams: every record once and in order to any number of readers, live pieces to who wants them."""
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from aiohttp import web
-from msgspec import Struct
 
-from daemon.api import reading
+from daemon.api.gate import Caller
 from daemon.api.needs import Harness, Live, Log
-from daemon.protocol import api, events
+from daemon.api.parameters import AFTER, DELTAS, LAST_EVENT, SESSION
+from daemon.api.stream import Limits, Stream
+from daemon.harness.counts import Counts
+from daemon.protocol import events
 from daemon.statefile.errors import StateFileError
 
 CACHE: Final = 8 << 20  # bytes of encoded records kept for all readers together
 BATCH: Final = 256 << 10  # bytes that are read, and written, in one go
 BATCH_RECORDS: Final = 256
-PIECE: Final = 64 << 10  # bytes handed to the connection before it is asked whether it has room
 QUEUE: Final = 64  # live pieces on their way to one reader; the harness drops old ones where this is full
-RECONNECT: Final = 1000  # milliseconds a browser waits before it comes back
 
 log_line = structlog.get_logger("daemon.api")
-
-
-class Limits(Struct, frozen=True):
-    """Of one reader: seconds between comments and without progress, bytes it may fall behind."""
-
-    heartbeat: float = api.HEARTBEAT
-    slow: float = api.SLOW_READER
-    behind: int = api.MAX_BEHIND
 
 
 class Cache:
@@ -99,94 +91,70 @@ class Cache:
                 self._locks[id] = (lock, users - 1)
 
 
-class Events:
-    """GET /sessions/{id}/events. `closing` is set when the daemon ends: streams end then."""
+class SessionEvents:
+    """The streams of sessions' events, over one cache."""
 
-    def __init__(self, harness: Harness, closing: asyncio.Event, limits: Limits | None = None) -> None:
+    def __init__(self, harness: Harness, counts: Counts, limits: Limits) -> None:
         self._harness = harness
-        self._closing = closing
-        self._limits = limits or Limits()
+        self._counts = counts
+        self._limits = limits
         self._cache = Cache()
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        id = reading.session_id(request)
-        deltas = reading.flag(request, "deltas", False)
-        cursor = reading.number(request, "after") or 0
-        if (last := request.headers.get(events.LAST_ID_HEADER)) is not None:
-            cursor = reading.whole(events.LAST_ID_HEADER, last)  # a reconnect repeats the old query
+    async def serve(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        """GET /sessions/{id}/events."""
+        id, deltas = SESSION.of(request), DELTAS.of(request)
+        after, seen = AFTER.of(request), LAST_EVENT.of(request)
+        cursor = (after or 0) if seen is None else seen  # a reconnect repeats the old query
         log = await self._harness.log(id)
         with ExitStack() as stack:
+            stack.enter_context(self._counts.reader("session"))
             live = stack.enter_context(self._harness.live(id)) if deltas else None
-            answer = web.StreamResponse(
-                headers={
-                    "Content-Type": events.MEDIA_TYPE,
-                    "Cache-Control": "no-store",
-                    "X-Accel-Buffering": "no",  # a proxy that gathers would hold events back
-                }
-            )
-            await answer.prepare(request)
-            await answer.write(b"retry: %d\n\n" % RECONNECT)
-            if cursor > log.durable_n:
-                why = f"after: {cursor} is past the last record, {log.durable_n}"
-                await answer.write(events.encode(api.ApiError(api.ApiErrorBody(400, why))))
-            else:
-                reader = _Reader(request, answer, log, live, self._cache, self._limits)
-                await reader.run(cursor, self._closing)
-            await answer.write_eof()
-        return answer
+            reader = _Reader(request, caller, self._limits, log, live, self._cache, cursor)
+            return await reader.serve(reader.work())
 
 
-class _Reader:
-    """One open stream."""
+class _Reader(Stream):
+    """One open stream of a session's events."""
 
     def __init__(
         self,
         request: web.Request,
-        answer: web.StreamResponse,
+        caller: Caller,
+        limits: Limits,
         log: Log,
         live: Live | None,
         cache: Cache,
-        limits: Limits,
+        cursor: int,
     ) -> None:
-        self._request = request
-        self._answer = answer
+        super().__init__(request, caller, limits, {"session": log.id})
         self._log = log
         self._live = live
         self._cache = cache
-        self._limits = limits
-        self._cursor = 0
-        self._caught_up = self._over = False
-        self._woken = asyncio.Event()
+        self._cursor = cursor
+        self._caught_up = False
         self._pieces: asyncio.Queue[bytes] = asyncio.Queue(QUEUE)
 
-    async def run(self, cursor: int, closing: asyncio.Event) -> None:
-        """Write until the daemon ends; the client's end cancels us, a client too slow is cut."""
-        self._cursor = cursor
-        async with asyncio.TaskGroup() as group:
-            helpers = [self._watch_records(), self._watch_pace(), self._watch_end(closing)]
-            if self._live is not None:
-                helpers.append(self._watch_live(self._live))
-            tasks = [group.create_task(one, name=f"events of {self._log.id}") for one in helpers]
-            try:
-                while not (closing.is_set() or self._over):
-                    await self._write_live()
-                    await self._write_records()
-                    await self._sleep()
-            except ConnectionError:
-                pass  # it went; nobody is left to tell
-            except StateFileError as error:
-                self._end(error)
-            finally:
-                for task in tasks:
-                    task.cancel()
+    def work(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to run beside the stream."""
+        return [self._watch_records(), *([] if self._live is None else [self._watch_live(self._live)])]
 
-    async def _sleep(self) -> None:
+    async def write(self) -> None:
+        if self._cursor > self._log.durable_n and not self._caught_up:
+            return await self.refuse(
+                400, f"after: {self._cursor} is past the last record, {self._log.durable_n}"
+            )
+        await self._write_live()
         try:
-            async with asyncio.timeout(self._limits.heartbeat):
-                await self._woken.wait()
-        except TimeoutError:
-            await self._answer.write(events.COMMENT)
-        self._woken.clear()
+            await self._write_records()
+        except StateFileError as error:
+            self._end(error)
+        return None
+
+    def backlog(self) -> int:
+        if not self._caught_up:
+            return 0
+        start, end = self._log.span(self._cursor)
+        return end - start
 
     async def _write_records(self) -> None:
         while True:
@@ -194,15 +162,13 @@ class _Reader:
             if not data:
                 self._caught_up = True
                 return
-            view = memoryview(data)
-            for start in range(0, len(data), PIECE):
-                await self._answer.write(view[start : start + PIECE])
+            await self.send(data)
 
     async def _write_live(self) -> None:
         # What streamed before a record became durable is in the queue by then: it goes out first.
         pieces = [self._pieces.get_nowait() for _ in range(self._pieces.qsize())]
         if pieces:
-            await self._answer.write(b"".join(pieces))
+            await self.send(b"".join(pieces))
 
     async def _watch_records(self) -> None:
         seen = self._log.durable_n
@@ -210,40 +176,17 @@ class _Reader:
             while True:
                 await self._log.wait(seen)
                 seen = self._log.durable_n
-                self._woken.set()
+                self.woken.set()
         except StateFileError as error:
             self._end(error)
 
     def _end(self, error: StateFileError) -> None:
         """The file has to be opened again: the client's next connection does it."""
         log_line.warning("events ended", session=self._log.id, at=self._cursor, why=str(error))
-        self._over = True
-        self._woken.set()
+        self.over = True
+        self.woken.set()
 
     async def _watch_live(self, live: Live) -> None:
         while True:
-            piece = await live.get()
-            await self._pieces.put(events.encode(piece))
-            self._woken.set()
-
-    async def _watch_end(self, closing: asyncio.Event) -> None:
-        await closing.wait()
-        self._woken.set()
-
-    async def _watch_pace(self) -> None:
-        """Cut the connection when the client takes nothing for too long, or is too far behind after it was not."""
-        loop = asyncio.get_running_loop()
-        taken, since = -1, loop.time()
-        while (transport := self._request.transport) is not None:
-            waiting = transport.get_write_buffer_size()
-            now_taken, now = self._request.writer.output_size - waiting, loop.time()
-            if not waiting or now_taken != taken:
-                taken, since = now_taken, now
-            start, end = self._log.span(self._cursor)
-            late = now - since >= self._limits.slow
-            if late or (self._caught_up and waiting and waiting + end - start > self._limits.behind):
-                why = "takes nothing" if late else "is too far behind"
-                log_line.info("reader of events dropped", why=why, session=self._log.id, at=self._cursor)
-                transport.abort()
-                return
-            await asyncio.sleep(self._limits.slow / 10)
+            await self._pieces.put(events.encode(await live.get()))
+            self.woken.set()

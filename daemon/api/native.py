@@ -1,89 +1,202 @@
-"""The native routes: read a request, make one call of the harness, write its answer."""
+"""The routes of sessions: read a request, make one call of the harness, write its answer."""
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
-from daemon.api import reading
-from daemon.api.events import Events
+from daemon.api import parameters, reading
+from daemon.api.events import SessionEvents
+from daemon.api.gate import Caller
 from daemon.api.inflight import InFlight
 from daemon.api.needs import Harness, Log
-from daemon.harness.errors import Malformed, Unready
-from daemon.protocol import api, records
+from daemon.api.routes import Answer, Content, Route, json, reply
+from daemon.harness.errors import Malformed
+from daemon.protocol import api, events, records
+from daemon.protocol.records import JSON, WorkerRef
 from daemon.statefile.errors import StateFileError
 
 HEADERS_TYPE: Final = f"{records.MEDIA_TYPE}; bodies=0"  # header lines alone, one a line
+MERGE_PATCH: Final = "application/merge-patch+json"
+LISTED: Final = 100  # sessions in a list unless told
+
+READING: Final = (409, 503, 507)  # a file is damaged; its disk or the daemon fails
+CHANGING: Final = (409, 410, 503, 507)  # damaged or in another state; ended; starting; no space
 
 
 class Native:
-    """The handlers, over one harness. `closing` is set when the daemon ends: reads that wait answer then."""
+    """The handlers, over one harness."""
 
-    def __init__(
-        self, harness: Harness, events: Events, inflight: InFlight, closing: asyncio.Event, version: str
-    ) -> None:
+    def __init__(self, harness: Harness, events: SessionEvents, inflight: InFlight) -> None:
         self._harness = harness
         self._events = events
         self._inflight = inflight
-        self._closing = closing
-        self._version = api.Version(version, api.VERSION)
 
-    def routes(self) -> list[web.AbstractRouteDef]:
-        """Every route there is; each path stands in the protocol."""
+    def routes(self) -> list[Route]:
+        """Every route of sessions; each path stands in the protocol."""
+        id, via = parameters.SESSION, parameters.VIA
+        numbered = "The number of the record that says so, on disk by now."
         return [
-            web.get("/", self.version),
-            web.get(api.HEALTHZ, self.healthz),
-            web.get(api.READYZ, self.readyz),
-            web.get(api.SESSIONS, self.list),
-            web.post(api.SESSIONS, self.create),
-            web.get(api.SESSION, self.info),
-            web.get(api.RECORDS, self.records, allow_head=False),
-            web.post(api.RECORDS, self.post),
-            web.post(api.RETRY, self.retry),
-            web.post(api.STOP, self.stop),
-            web.get(api.EVENTS, self._events.serve, allow_head=False),
-            web.get(api.WORKERS, self.workers),
-            web.get(api.PROVIDERS, self.providers),
+            Route(
+                method="GET",
+                path=api.SESSIONS,
+                handler=self.list,
+                what="List sessions, the newest updated first.",
+                parameters=(parameters.STATUS, parameters.LIST_LIMIT, parameters.LIST_AFTER),
+                answer=json(tuple[api.Info, ...], what="The sessions."),
+                refusals=READING,
+            ),
+            Route(
+                method="POST",
+                path=api.SESSIONS,
+                handler=self.create,
+                what="Make a session, fresh or as a copy of another's first records.",
+                role="operator",
+                body=Content(api.Create),
+                answer=json(api.Created, 201, "It is made.", Location="Where it is."),
+                refusals=(404, 409, 422, 503, 507),
+            ),
+            Route(
+                method="GET",
+                path=api.SESSION,
+                handler=self.info,
+                what="What stands about a session.",
+                parameters=(id,),
+                answer=json(api.Info),
+                refusals=READING,
+            ),
+            Route(
+                method="GET",
+                path=api.RECORDS,
+                handler=self.records,
+                what="Read a range of a session's file, byte for byte; only what is on disk.",
+                parameters=(
+                    id,
+                    parameters.AFTER,
+                    parameters.LIMIT,
+                    parameters.WAIT,
+                    parameters.BODIES,
+                ),
+                answer=Answer(
+                    200,
+                    Content(
+                        media=(records.MEDIA_TYPE,),
+                        what="For each record a line of JSON, a body of its `len` bytes and a newline.",
+                    ),
+                    "The records; empty where there are none.",
+                    {api.LAST_HEADER: "The number of the last record in it."},
+                ),
+                refusals=READING,
+                head=False,
+            ),
+            Route(
+                method="POST",
+                path=api.RECORDS,
+                handler=self.post,
+                what="Post one message, or several that belong together as multipart, one a part.",
+                role="operator",
+                parameters=(id, via, parameters.IDEMPOTENCY),
+                body=Content(media=("text/plain", "multipart/mixed", "*/*"), what="What is posted."),
+                answer=json(api.Posted, what="The number of the last record, on disk by now."),
+                refusals=(*CHANGING, 422),
+            ),
+            Route(
+                method="POST",
+                path=api.RETRY,
+                handler=self.retry,
+                what="Let a failed or stopped session go on.",
+                role="operator",
+                parameters=(id,),
+                answer=json(api.Kicked, what="Its status by now."),
+                refusals=CHANGING,
+            ),
+            Route(
+                method="POST",
+                path=api.STOP,
+                handler=self.stop,
+                what="Cut what a session does; it is cut when this answers.",
+                role="operator",
+                parameters=(id, via),
+                answer=Answer(204, what="It has stopped."),
+                refusals=READING,
+            ),
+            Route(
+                method="POST",
+                path=api.END,
+                handler=self.end,
+                what="End a session for good: it is stopped first, and its environments are ended.",
+                role="operator",
+                parameters=(id, via),
+                answer=Answer(204, what="It has ended."),
+                refusals=CHANGING,
+            ),
+            Route(
+                method="PUT",
+                path=api.WORKERS_OF,
+                handler=self.set_workers,
+                what="Give a session other workers; its environments on those that are dropped are ended.",
+                role="operator",
+                parameters=(id, via),
+                body=Content(tuple[WorkerRef, ...]),
+                answer=json(api.Posted, what=numbered),
+                refusals=(*CHANGING, 422),
+            ),
+            Route(
+                method="PATCH",
+                path=api.CONFIG,
+                handler=self.patch_config,
+                what="Change a session's model, params, context or limits from its next step on.",
+                role="operator",
+                parameters=(id, via),
+                body=Content(api.ConfigPatch, (MERGE_PATCH, JSON)),
+                answer=json(api.Posted, what=numbered),
+                refusals=(*CHANGING, 422),
+            ),
+            Route(
+                method="GET",
+                path=api.EVENTS,
+                handler=self._events.serve,
+                what="Follow a session: each record once and in order, and what streams in.",
+                parameters=(id, parameters.AFTER, parameters.LAST_EVENT, parameters.DELTAS),
+                answer=Answer(
+                    200,
+                    Content(
+                        media=(events.MEDIA_TYPE,),
+                        what="Events `record`, `delta`, `retry`, `restart`, `error`.",
+                    ),
+                    "Events, for as long as they are read.",
+                ),
+                refusals=READING,
+                head=False,
+            ),
         ]
 
-    async def version(self, request: web.Request) -> web.Response:
-        return reply(self._version)
+    async def list(self, request: web.Request, caller: Caller) -> web.Response:
+        status, after = parameters.STATUS.of(request), parameters.LIST_AFTER.of(request)
+        limit = parameters.LIST_LIMIT.of(request)
+        return reply(await self._harness.list(status, limit or LISTED, after))
 
-    async def healthz(self, request: web.Request) -> web.Response:
-        return reply({"status": "alive"})
-
-    async def readyz(self, request: web.Request) -> web.Response:
-        if not self._harness.ready:
-            raise Unready("the daemon is starting or draining")
-        return reply({"status": "ready"})
-
-    async def list(self, request: web.Request) -> web.Response:
-        status = reading.status(request)
-        limit = reading.number(request, "limit", 1, api.MAX_LIST)
-        after = reading.after_id(request)
-        return reply(await self._harness.list(status, 100 if limit is None else limit, after))
-
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request, caller: Caller) -> web.Response:
         create = await reading.decoded(request, api.Create)
         id = await self._inflight.run(self._harness.create(create), "create")
         answer = reply(api.Created(id), 201)
         answer.headers["Location"] = api.SESSION.format(id=id)
         return answer
 
-    async def info(self, request: web.Request) -> web.Response:
-        return reply(await self._harness.info(reading.session_id(request)))
+    async def info(self, request: web.Request, caller: Caller) -> web.Response:
+        return reply(await self._harness.info(parameters.SESSION.of(request)))
 
-    async def records(self, request: web.Request) -> web.StreamResponse:
-        id = reading.session_id(request)
-        after = reading.number(request, "after") or 0
-        limit = reading.number(request, "limit", 1)
-        wait = reading.duration(request, "wait", api.MAX_WAIT)
-        bodies = reading.flag(request, "bodies", True)
+    async def records(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        id = parameters.SESSION.of(request)
+        after = parameters.AFTER.of(request) or 0
+        limit = parameters.LIMIT.of(request)
+        wait = parameters.WAIT.of(request)
+        bodies = parameters.BODIES.of(request)
         log = await self._harness.log(id)
         if after > log.durable_n:
             raise Malformed(f"after: {after} is past the last record, {log.durable_n}")
         if after == log.durable_n and wait:
-            await self._wait(log, after, wait)
+            await _wait(log, after, wait, caller.gone)
         last = log.durable_n if limit is None else min(log.durable_n, after + limit)
         # What follows is held to `last`, however many records come while it is sent.
         answer = web.StreamResponse(headers={api.LAST_HEADER: str(last), "Cache-Control": "no-store"})
@@ -105,51 +218,60 @@ class Native:
         await answer.write_eof()
         return answer
 
-    async def post(self, request: web.Request) -> web.Response:
-        id, via = reading.session_id(request), reading.via(request)
-        key = reading.idempotency_key(request)
+    async def post(self, request: web.Request, caller: Caller) -> web.Response:
+        id, via = parameters.SESSION.of(request), parameters.VIA.of(request)
+        key = parameters.IDEMPOTENCY.of(request)
         await self._harness.log(id)  # so that nobody sends 8 MiB to a session that is not there
         parts = await reading.parts(request)
         n = await self._inflight.run(self._harness.post(id, via, parts, key), f"post to {id}")
         return reply(api.Posted(n))
 
-    async def retry(self, request: web.Request) -> web.Response:
-        id = reading.session_id(request)
+    async def retry(self, request: web.Request, caller: Caller) -> web.Response:
+        id = parameters.SESSION.of(request)
         return reply(api.Kicked(await self._inflight.run(self._harness.retry(id), f"retry of {id}")))
 
-    async def stop(self, request: web.Request) -> web.Response:
-        id, via = reading.session_id(request), reading.via(request)
+    async def stop(self, request: web.Request, caller: Caller) -> web.Response:
+        id, via = parameters.SESSION.of(request), parameters.VIA.of(request)
         await self._inflight.run(self._harness.stop(id, via), f"stop of {id}")
         return web.Response(status=204)
 
-    async def workers(self, request: web.Request) -> web.Response:
-        return reply(self._harness.workers())
+    async def end(self, request: web.Request, caller: Caller) -> web.Response:
+        id, via = parameters.SESSION.of(request), parameters.VIA.of(request)
+        await self._inflight.run(self._harness.end(id, via), f"end of {id}")
+        return web.Response(status=204)
 
-    async def providers(self, request: web.Request) -> web.Response:
-        return reply(self._harness.providers())
+    async def set_workers(self, request: web.Request, caller: Caller) -> web.Response:
+        id, via = parameters.SESSION.of(request), parameters.VIA.of(request)
+        await self._harness.log(id)
+        workers = await reading.decoded(request, tuple[WorkerRef, ...])
+        call = self._harness.set_workers(id, via, workers)
+        return reply(api.Posted(await self._inflight.run(call, f"workers of {id}")))
 
-    async def _wait(self, log: Log, after: int, seconds: float) -> None:
-        """Until there is a record past `after`, the time is over, or the daemon ends. Raises StateFileError."""
-        failed: list[StateFileError] = []
-
-        async def there() -> None:
-            try:
-                await log.wait(after)
-            except StateFileError as error:
-                failed.append(error)
-
-        async with asyncio.TaskGroup() as group:
-            waits = {
-                group.create_task(there(), name=f"long poll of {log.id}"),
-                group.create_task(self._closing.wait(), name="long poll until the end"),
-            }
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            for task in waits:
-                task.cancel()
-        if failed:
-            raise failed[0]
+    async def patch_config(self, request: web.Request, caller: Caller) -> web.Response:
+        id, via = parameters.SESSION.of(request), parameters.VIA.of(request)
+        await self._harness.log(id)
+        patch = await reading.decoded(request, api.ConfigPatch, (MERGE_PATCH, JSON))
+        call = self._harness.patch_config(id, via, patch)
+        return reply(api.Posted(await self._inflight.run(call, f"config of {id}")))
 
 
-def reply(value: Any, status: int = 200) -> web.Response:
-    """`value` as JSON."""
-    return web.Response(status=status, body=api.encode(value), content_type="application/json")
+async def _wait(log: Log, after: int, seconds: float, gone: asyncio.Event) -> None:
+    """Until there is a record past `after`, the time is over, or the caller is gone. Raises StateFileError."""
+    failed: list[StateFileError] = []
+
+    async def there() -> None:
+        try:
+            await log.wait(after)
+        except StateFileError as error:
+            failed.append(error)
+
+    async with asyncio.TaskGroup() as group:
+        waits = {
+            group.create_task(there(), name=f"long poll of {log.id}"),
+            group.create_task(gone.wait(), name="long poll until its caller is gone"),
+        }
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+    if failed:
+        raise failed[0]

@@ -1,4 +1,4 @@
-"""What the API asks of the harness, as it calls it; the harness and the tests' fake fit these shapes."""
+"""What the API asks of the harness and the providers, as it calls them; the tests' fakes fit these shapes too."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
@@ -6,7 +6,7 @@ from typing import Protocol
 
 from daemon.harness.live import LiveEvent
 from daemon.protocol import api
-from daemon.protocol.records import Record, Status
+from daemon.protocol.records import Record, Status, WorkerRef
 
 
 class Log(Protocol):
@@ -49,6 +49,27 @@ class Live(Protocol):
         ...
 
 
+class Changed(Protocol):
+    """One reader's view of which sessions change."""
+
+    async def get(self) -> str:
+        """The id of a session that changed, or `changes.WORKERS`; a reader that is late gets each once."""
+        ...
+
+
+class Providers(Protocol):
+    """The providers that are served."""
+
+    def describe(self) -> api.Providers: ...
+
+    async def set(self, name: str, setting: api.ProviderSetting) -> api.ProviderInfo:
+        """Set one up, on disk and for requests that begin from now on.
+
+        Raises ConfigError, which begins with the field, Fixed and OwnFileError.
+        """
+        ...
+
+
 class Harness(Protocol):
     """The sessions. Refusals are `daemon.harness.errors`, each with its HTTP status."""
 
@@ -71,10 +92,16 @@ class Harness(Protocol):
 
     async def stop(self, id: str, via: str) -> None: ...
 
+    async def end(self, id: str, via: str) -> None: ...
+
+    async def set_workers(self, id: str, via: str, workers: Sequence[WorkerRef]) -> int: ...
+
+    async def patch_config(self, id: str, via: str, patch: api.ConfigPatch) -> int: ...
+
     async def log(self, id: str) -> Log: ...
 
     def live(self, id: str) -> AbstractContextManager[Live]: ...
 
-    def workers(self) -> Sequence[api.WorkerInfo]: ...
+    def changes(self) -> AbstractContextManager[Changed]: ...
 
-    def providers(self) -> Sequence[str]: ...
+    def workers(self) -> Sequence[api.WorkerInfo]: ...

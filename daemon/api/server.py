@@ -1,12 +1,9 @@
-"""Listen on a Unix socket and on loopback, and serve the API there for as long as a context is open."""
+"""Serve the API on a Unix socket and on TCP for as long as a context is open."""
 
 import asyncio
-import ipaddress
 import os
-import re
-import socket
-import stat
-from collections.abc import AsyncIterator, Sequence
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -16,26 +13,31 @@ import structlog
 from aiohttp import web
 from msgspec import Struct
 
-from daemon.api import errors
-from daemon.api.events import Events, Limits
+from daemon.api import errors, listening, openapi
+from daemon.api.events import SessionEvents
+from daemon.api.gate import Caller, Gate
 from daemon.api.inflight import InFlight
+from daemon.api.keys import Keys
+from daemon.api.listening import ListenError
 from daemon.api.native import Native
-from daemon.api.needs import Harness
-from daemon.protocol import api
+from daemon.api.needs import Harness, Providers
+from daemon.api.routes import Route
+from daemon.api.running import Running
+from daemon.api.stream import Limits
+from daemon.api.watching import DaemonEvents
+from daemon.harness.counts import Counts
+
+__all__ = ["ListenError", "Served", "serve"]
 
 BACKLOG: Final = (
     1024  # connections that wait to be accepted; hundreds of readers come back at once after a restart
 )
 FINISH: Final = 15.0  # seconds that requests have to end by themselves: a stop takes up to 10
-MAX_PATH: Final = 107  # bytes of a Unix socket's path
-OPEN: Final = frozenset({api.HEALTHZ, api.READYZ})  # served to everybody
-_ADDRESS: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*):([0-9]{1,5})")
+CALLER: Final = web.RequestKey("caller", Caller)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 log = structlog.get_logger("daemon.api")
-
-
-class ListenError(Exception):
-    """An address cannot be listened on; the message says why and what would do."""
 
 
 class Served(Struct, frozen=True):
@@ -49,44 +51,70 @@ class Served(Struct, frozen=True):
 async def serve(
     harness: Harness,
     *,
+    providers: Providers,
+    keys: Keys,
+    counts: Counts,
     version: str,
     socket: Path | None = None,
     tcp: Sequence[str] = (),
+    tls: ssl.SSLContext | None = None,
+    insecure: bool = False,
     limits: Limits | None = None,
     finish: float = FINISH,
+    gate: Gate | None = None,
 ) -> AsyncIterator[Served]:
     """Serve `harness` on the Unix socket at `socket` (mode 0600; who opens it is admin) and on each HOST:PORT.
 
-    On the way out streams and waiting reads end at once, other requests have `finish` seconds. Raises ListenError.
+    Over TCP a key of `keys` is needed; with `tls` it is https. An address that is not loopback needs `tls`, unless
+    `insecure`. On the way out streams and waiting reads end at once, other requests have `finish` seconds.
+    Raises ListenError.
     """
-    closing = asyncio.Event()
+    gate, limits = gate or Gate(keys), limits or Limits()
     async with InFlight(finish) as inflight:
-        routes = Native(harness, Events(harness, closing, limits), inflight, closing, version).routes()
-        runner = _runner(routes, finish)
+        running = Running(
+            harness, providers, keys, gate, counts, DaemonEvents(harness, counts, limits), inflight, version
+        )
+        native = Native(harness, SessionEvents(harness, counts, limits), inflight)
+        routes = [*running.routes(), *native.routes()]
+        running.schema = openapi.document(routes, version)
+        runner = _runner(routes, gate, counts, finish)
         await runner.setup()
         ours: tuple[int, int] | None = None
         try:
             if socket is not None:
-                listener = await asyncio.to_thread(_listener, socket)
-                ours = await asyncio.to_thread(_identity, socket)
+                listener, ours = await asyncio.to_thread(listening.unix, socket)
                 await web.SockSite(runner, listener, backlog=BACKLOG).start()
             for address in tcp:
-                await _start_tcp(runner, address)
+                await _start_tcp(runner, address, tls, insecure)
             yield Served(socket, tuple(_shown(got) for got in runner.addresses if isinstance(got, tuple)))
         finally:
-            closing.set()
+            gate.close()
             await runner.cleanup()
             if socket is not None and ours is not None:
-                await asyncio.to_thread(_remove, socket, ours)
+                await asyncio.to_thread(listening.remove, socket, ours)
 
 
-def _runner(routes: Sequence[web.AbstractRouteDef], finish: float) -> "_Runner":
-    """The routes behind the check of who asks."""
+def _runner(routes: Sequence[Route], gate: Gate, counts: Counts, finish: float) -> "_Runner":
+    """The routes behind the gate."""
+    free = frozenset(route.path for route in routes if route.role is None)
+
+    @web.middleware
+    async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in free:
+            request[CALLER] = gate.admit(request)
+        return await handler(request)
+
+    async def name(request: web.Request, answer: web.StreamResponse) -> None:
+        answer.headers["Server"] = errors.SERVER
+
     app = web.Application(middlewares=[admit])
-    app.add_routes(routes)
-    app.on_response_prepare.append(_name)
+    for route in routes:
+        more = {"allow_head": route.head} if route.method == "GET" else {}
+        app.router.add_routes([web.RouteDef(route.method, route.path, _checked(route), more)])
+    app.on_response_prepare.append(name)
     return _Runner(
         app,
+        counts,
         handler_cancellation=True,  # a reader that goes away holds nothing; writes go on, see `inflight`
         access_log=None,
         auto_decompress=False,  # a body's limit counts the bytes that were sent
@@ -94,8 +122,18 @@ def _runner(routes: Sequence[web.AbstractRouteDef], finish: float) -> "_Runner":
     )
 
 
-async def _name(request: web.Request, answer: web.StreamResponse) -> None:
-    answer.headers["Server"] = errors.SERVER
+def _checked(route: Route) -> Handler:
+    """The route's handler, behind the check of the caller's role."""
+    anybody = Caller("", "viewer")
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if route.role is None:
+            return await route.handler(request, anybody)
+        caller = request[CALLER]
+        caller.check(route.role)
+        return await route.handler(request, caller)
+
+    return handle
 
 
 def _shown(name: tuple[str, int]) -> str:
@@ -103,99 +141,13 @@ def _shown(name: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-@web.middleware
-async def admit(request: web.Request, handler: errors.Handler) -> web.StreamResponse:
-    """Let the Unix socket's peers do anything, and others ask only whether the daemon lives: there are no keys yet."""
-    name = request.transport.get_extra_info("sockname") if request.transport is not None else ()
-    if not isinstance(name, tuple) or request.path in OPEN:
-        return await handler(request)
-    raise errors.Refusal(
-        401,
-        "this release takes no keys: over TCP it serves /healthz and /readyz alone; use the Unix socket",
-        {"WWW-Authenticate": "Bearer"},
-    )
-
-
-async def _start_tcp(runner: web.AppRunner, address: str) -> None:
-    host, port = split(address)
+async def _start_tcp(runner: web.AppRunner, address: str, tls: ssl.SSLContext | None, insecure: bool) -> None:
+    host, port = listening.split(address, insecure or tls is not None)
     try:
-        await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
+        await web.TCPSite(runner, host, port, backlog=BACKLOG, ssl_context=tls).start()
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)  # asyncio's own text is long
         raise ListenError(f"cannot listen on {address}: {why}") from error
-
-
-def split(address: str) -> tuple[str, int]:
-    """(host, port) of a loopback HOST:PORT. Raises ListenError for any other address."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None or int(found[2]) > 65535:
-        raise ListenError(f"{address!r} is not HOST:PORT, such as 127.0.0.1:4600")
-    host = "127.0.0.1" if found[1] == "localhost" else found[1].strip("[]")
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        raise ListenError(f"{address!r}: write the host as an IP address, such as 127.0.0.1:4600") from None
-    if not loopback:
-        raise ListenError(
-            f"{address} is not a loopback address: it needs TLS and keys, which this release does not have; "
-            "listen on 127.0.0.1"
-        )
-    return host, int(found[2])
-
-
-def _listener(path: Path) -> socket.socket:
-    """A bound socket at `path`, mode 0600 from before anybody can connect. Raises ListenError."""
-    if len(os.fsencode(path)) > MAX_PATH:
-        raise ListenError(
-            f"{path} is too long for a Unix socket: at most {MAX_PATH} bytes; use a shorter folder"
-        )
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _make_way(path)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            listener.bind(str(path))
-            path.chmod(0o600)
-        except BaseException:
-            listener.close()
-            raise
-    except OSError as error:
-        raise ListenError(f"cannot listen on {path}: {error.strerror or error}") from error
-    return listener
-
-
-def _make_way(path: Path) -> None:
-    """Remove the socket that an ended daemon left. Raises ListenError when somebody listens, or it is no socket."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise ListenError(f"{path} is there and is not a socket; move it away or name another path")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-        except TimeoutError:
-            pass  # a full queue is a listener's
-    raise ListenError(f"another daemon listens on {path}; end it, or use another data folder")
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    found = path.lstat()
-    return found.st_dev, found.st_ino
-
-
-def _remove(path: Path, ours: tuple[int, int]) -> None:
-    """Remove the socket unless another daemon's stands there by now."""
-    try:
-        if _identity(path) == ours:
-            path.unlink()
-    except FileNotFoundError:
-        pass
 
 
 class _Protocol(web.RequestHandler):
@@ -230,14 +182,23 @@ class _Server(web.Server):
 
 
 class _Runner(web.AppRunner):
-    """A runner whose connections are ours and whose every failure goes through `errors.answer`."""
+    """A runner whose connections are ours, whose every failure goes through `errors.answer`, and which counts."""
+
+    def __init__(self, app: web.Application, counts: Counts, **more: Any) -> None:
+        super().__init__(app, **more)
+        self._counts = counts
 
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
         handler: Any = made.request_handler
         return _Server(
-            partial(errors.answer, handler=handler),
+            partial(self._answer, handler),
             request_factory=made.request_factory,
             handler_cancellation=made.handler_cancellation,
             **made._kwargs,
         )
+
+    async def _answer(self, handler: Handler, request: web.Request) -> web.StreamResponse:
+        answer = await errors.answer(request, handler)
+        self._counts.answers[answer.status] += 1
+        return answer

@@ -17,10 +17,10 @@ from daemon.provider.patch import merge
 T = TypeVar("T")
 
 
-def made(create: api.Create, default_model: str, models: Models) -> Config:
+def made(create: api.Create, models: Models) -> Config:
     """The config of a fresh session. Raises Invalid."""
     config = Config(
-        model=create.model or default_model,
+        model=create.model or models.default(),
         tools=create.tools,
         workers=create.workers,
         context=create.context,
@@ -41,14 +41,14 @@ def with_workers(config: Config, workers: Sequence[WorkerRef]) -> Config:
     return msgspec.structs.replace(config, workers=tuple(workers))
 
 
-def patched(config: Config, patch: api.ConfigPatch, default_model: str) -> Config:
+def patched(config: Config, patch: api.ConfigPatch, models: Models) -> Config:
     """`config` under a merge patch."""
     params = config.params
     if patch.params is not msgspec.UNSET:
         params = {} if patch.params is None else merge(params, patch.params)
     return msgspec.structs.replace(
         config,
-        model=_or(patch.model, config.model, default_model),
+        model=_or(patch.model, config.model, models.default()),
         context=_or(patch.context, config.context, 0),
         limits=_or(patch.limits, config.limits, Limits()),
         params=params,

@@ -12,6 +12,7 @@ import structlog
 
 from daemon.harness import configs, prompt
 from daemon.harness.changes import WORKERS, Changed
+from daemon.harness.counts import Counts
 from daemon.harness.errors import (
     Conflict,
     Ended,
@@ -52,18 +53,24 @@ class Harness:
         pool: Pool,
         models: Models,
         http: aiohttp.ClientSession | None,
-        default_model: str,
         release: str,
         clock: Callable[[], datetime],
         group: asyncio.TaskGroup,
+        counts: Counts | None = None,
     ) -> None:
         self._store = store
         self._pool = pool
         self._models = models
-        self._default_model = default_model
         self._group = group
+        self._counts = counts or Counts()
         self._stepper = Stepper(
-            pool=pool, models=models, http=http, group=group, release=release, clock=clock
+            pool=pool,
+            models=models,
+            http=http,
+            group=group,
+            release=release,
+            clock=clock,
+            counts=self._counts,
         )
         self._sessions = Sessions(store)
         self._started = clock()
@@ -73,7 +80,7 @@ class Harness:
         """Make a session and return its id. Raises Invalid, NotFound (of `from`), NoSpace."""
         if create.from_:
             return await self._copy(create)
-        config = configs.made(create, self._default_model, self._models)
+        config = configs.made(create, self._models)
         drafts = [
             draft("start"),
             json_draft("config", config),
@@ -82,7 +89,8 @@ class Harness:
         if create.instructions.strip():
             drafts.append(draft("system", create.instructions, source="session"))
         with _translated():
-            id, _ = await self._store.create(*drafts)
+            id, made = await self._store.create(*drafts)
+        self._counts.appended(await made.read())
         return id
 
     async def info(self, id: str) -> api.Info:
@@ -127,6 +135,7 @@ class Harness:
                         draft("message", part.body, part.type, via=via, idempotency_key=key) for part in parts
                     ]
                     last = (await session.append(*drafts, durable=False))[-1].n
+                    self._counts.posts += 1
                     self._kick(session)
                 else:
                     await _check_same(session, last, key, parts)
@@ -190,9 +199,7 @@ class Harness:
 
         Raises NotFound, Malformed, Invalid, Ended, Conflict (damaged), NoSpace.
         """
-        _, n = await self._configure(
-            id, via, lambda config: configs.patched(config, patch, self._default_model)
-        )
+        _, n = await self._configure(id, via, lambda config: configs.patched(config, patch, self._models))
         return n
 
     async def log(self, id: str) -> Log:
@@ -214,10 +221,6 @@ class Harness:
     def workers(self) -> Sequence[api.WorkerInfo]:
         """Every worker known to the pool."""
         return self._pool.list()
-
-    def providers(self) -> Sequence[str]:
-        """The names, `provider/model`, that sessions can be made with."""
-        return self._models.served()
 
     async def resume(self) -> None:
         """Kick every session that needs a step; a failed one waits for a retry or a message."""

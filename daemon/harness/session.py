@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from daemon.chain import Chain
+from daemon.harness.counts import Counts
 from daemon.harness.live import LiveReaders
 from daemon.protocol.api import Origin
 from daemon.protocol.records import Record
@@ -27,12 +28,14 @@ class Session:
         chain: Chain,
         live: LiveReaders,
         changed: Callable[[str], None] = lambda id: None,
+        counts: Counts | None = None,
     ) -> None:
         self.id = id
         self.log = log
         self.chain = chain
         self.live = live
         self._changed = changed
+        self._counts = counts or Counts()
         self.wire = Wire()
         self.origin: Origin | None = None
         self.bad: Damage | None = None
@@ -49,7 +52,7 @@ class Session:
     @property
     def damage(self) -> Damage | None:
         """Where the file stops being a session: a record that does not read, or whose body makes no sense."""
-        return self.log.damage or self.bad
+        return self.bad or self.log.damage
 
     @property
     def stepping(self) -> bool:
@@ -82,5 +85,6 @@ class Session:
             stored = await self.log.append(*drafts, durable=False)
             for record in stored:
                 self.chain.add(record)
+        self._counts.appended(stored)
         self._changed(self.id)
         return stored

@@ -14,6 +14,7 @@ import structlog
 from daemon.chain import Context
 from daemon.harness import agents, prompt, tools
 from daemon.harness.calls import Calls
+from daemon.harness.counts import Counts
 from daemon.harness.session import Session
 from daemon.pool import Pool
 from daemon.protocol import api, records
@@ -46,11 +47,11 @@ log = structlog.get_logger()
 
 
 class Models(Protocol):
-    """Finds who serves a `provider/model` (raises ProviderError that lists what is served), and lists them."""
+    """Finds who serves a `provider/model` (raises ProviderError that lists what is served); names the default."""
 
     def resolve(self, name: str) -> tuple[Provider, Model]: ...
 
-    def served(self) -> Sequence[str]: ...
+    def default(self) -> str: ...
 
 
 class Stepper:
@@ -65,6 +66,7 @@ class Stepper:
         group: asyncio.TaskGroup,
         release: str,
         clock: Callable[[], datetime],
+        counts: Counts,
     ) -> None:
         self._pool = pool
         self._models = models
@@ -72,6 +74,7 @@ class Stepper:
         self._group = group
         self._release = release
         self._clock = clock
+        self._counts = counts
         self._calls = Calls(pool)
 
     async def step(self, session: Session) -> Status:
@@ -127,6 +130,7 @@ class Stepper:
             stop=outcome.stop,
         )
         await session.append(closing)
+        self._counts.step(provider.name, outcome.usage)
         return [block for block in blocks if block.kind == "call"], outcome
 
     async def _receive(
@@ -138,6 +142,7 @@ class Stepper:
         """
         step, blocks = secrets.token_hex(8), list[Record]()
         outcome: Outcome | None = None
+        self._counts.tries[provider.name] += 1
         async with aclosing(stream(provider, request, session=self._http)) as events:
             async for event in events:
                 match event:
@@ -147,6 +152,8 @@ class Stepper:
                         block = self._block(session, event, step, provider.name, blocks)
                         blocks += await session.append(block, durable=False)
                     case Retry():
+                        self._counts.tries[provider.name] += 1
+                        self._counts.retries[provider.name] += 1
                         log.warning("provider retry", session=session.id, why=event.why, wait=event.wait)
                         session.live.put(api.RetryEvent(event.why, event.wait, event.attempt))
                         if event.restart:
@@ -191,6 +198,7 @@ class Stepper:
         try:
             result = await self._calls.perform(session.id, _config(session), call, age=age, on_output=show)
             await session.append(result)
+            self._counts.calls[result.header.failed] += 1
             if result.header.worker:
                 self._pool.ack(result.header.worker, session.id, call.id)
         except Exception as error:  # noqa: BLE001 - told to the pass that waits for it; the daemon goes on

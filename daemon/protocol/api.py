@@ -17,6 +17,9 @@ MAX_BEHIND: Final = 8 << 20  # bytes a reader of events may fall behind
 MAX_PARTS: Final = 100  # records of one post
 MAX_NAME: Final = 200  # characters of `via` and of an idempotency key
 MAX_LIST: Final = 1000  # sessions in one answer
+FIRST: Final = 50  # sessions that GET /events begins with unless told: a screen of them
+KEY_PREFIX: Final = "ork_"  # of an API key, so that a leaked one is known for what it is
+NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"  # of a key or a provider
 IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
 LAST_HEADER: Final = "Outrider-Last"  # of an answer with records: number of the last one in it
 
@@ -32,8 +35,16 @@ EVENTS: Final = "/sessions/{id}/events"
 ALL_EVENTS: Final = "/events"
 WORKERS: Final = "/workers"
 PROVIDERS: Final = "/providers"
+PROVIDER: Final = "/providers/{name}"
+KEYS: Final = "/keys"
+KEY: Final = "/keys/{name}"
+METRICS: Final = "/metrics"
+OPENAPI: Final = "/openapi.json"
 HEALTHZ: Final = "/healthz"
 READYZ: Final = "/readyz"
+
+Role = Literal["viewer", "operator", "admin"]
+"""What a key may: look; also act on sessions; also set up the daemon. Each may what those before it may."""
 
 
 class Create(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename={"from_": "from"}):
@@ -130,6 +141,74 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     running: int = 0
 
 
+class ModelInfo(Struct, frozen=True, omit_defaults=True):
+    """A model by the name that sessions have it under, `provider/model`; limits in tokens, 0 where not known."""
+
+    name: str
+    context: int = 0
+    output: int = 0
+    input: tuple[str, ...] = ()
+
+
+class ProviderInfo(Struct, frozen=True):
+    """A provider: where it is asked (empty: the vendor's own address) and whether it has a key, never the key.
+
+    `served` is False for one of a kind that this release cannot speak with.
+    """
+
+    name: str
+    kind: str
+    url: str
+    has_key: bool
+    served: bool
+    models: tuple[ModelInfo, ...]
+
+
+class Providers(Struct, frozen=True):
+    """Answer to GET /providers. `default`: the model of a session for which none is named."""
+
+    default: str
+    providers: tuple[ProviderInfo, ...]
+
+
+class ProviderSetting(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of PUT /providers/{name}: what is left out stays as it is, an empty text takes the field out."""
+
+    kind: str | msgspec.UnsetType = msgspec.UNSET
+    url: str | msgspec.UnsetType = msgspec.UNSET
+    key: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /keys."""
+
+    name: Annotated[str, Meta(pattern=NAME)]
+    role: Role
+
+
+class KeyInfo(Struct, frozen=True):
+    """An API key as it is listed: without the key itself."""
+
+    name: str
+    role: Role
+    created: str
+
+
+class KeyMade(Struct, frozen=True):
+    """Answer to POST /keys. `key` is shown here and never again."""
+
+    name: str
+    role: Role
+    created: str
+    key: str
+
+
+class Health(Struct, frozen=True):
+    """Answer to GET /healthz and GET /readyz: alive, or ready."""
+
+    status: Literal["alive", "ready"]
+
+
 class Version(Struct, frozen=True):
     """Answer to GET /: the daemon's release and the API's version."""
 
@@ -174,6 +253,19 @@ class RetryEvent(Struct, frozen=True):
 
 class Restart(Struct, frozen=True):
     """`event: restart`: what has streamed since the last step record is void, the step is asked for again."""
+
+
+class State(Struct, frozen=True):
+    """`event: state`, the first of GET /events: the sessions updated last, newest first, and every worker."""
+
+    sessions: tuple[Info, ...]
+    workers: tuple[WorkerInfo, ...]
+
+
+class Workers(Struct, frozen=True):
+    """`event: workers`: every worker as it is now; one came or went."""
+
+    workers: tuple[WorkerInfo, ...]
 
 
 def encode(value: Any) -> bytes:

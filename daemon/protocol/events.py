@@ -1,8 +1,8 @@
-"""The event stream of a session: server-sent events out of records and live pieces, and back again."""
+"""The event streams, of one session and of the daemon: server-sent events out of values, and back again."""
 
 import re
-from collections.abc import Callable
-from typing import Final, assert_never
+from collections.abc import Callable, Mapping
+from typing import Final, Generic, TypeVar, assert_never
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +17,11 @@ MAX_EVENT: Final = (
     7 * records.MAX_BODY
 )  # a control character is one byte of a body and six in JSON, the header is small
 
-Event = Record | api.Delta | api.RetryEvent | api.Restart | api.ApiError
+SessionEvent = Record | api.Delta | api.RetryEvent | api.Restart | api.ApiError
+DaemonEvent = api.State | api.Info | api.Workers | api.ApiError
+Event = SessionEvent | DaemonEvent
+
+T = TypeVar("T")
 
 _END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
@@ -32,11 +36,27 @@ class _Data(Struct, frozen=True):
 
 
 _data = msgspec.json.Decoder(_Data).decode
-_values: dict[str, Callable[[bytes], Event]] = {
+_error = msgspec.json.Decoder(api.ApiError).decode
+
+
+def _record(data: bytes) -> Record:
+    value = _data(data)
+    header = records.parse_header(bytes(value.header))
+    return Record(header, (value.body or "").encode("utf-8", "replace"), bytes(value.header))
+
+
+SESSION: Final[Mapping[str, Callable[[bytes], SessionEvent]]] = {
+    "record": _record,
     "delta": msgspec.json.Decoder(api.Delta).decode,
     "retry": msgspec.json.Decoder(api.RetryEvent).decode,
     "restart": msgspec.json.Decoder(api.Restart).decode,
-    "error": msgspec.json.Decoder(api.ApiError).decode,
+    "error": _error,
+}
+DAEMON: Final[Mapping[str, Callable[[bytes], DaemonEvent]]] = {
+    "state": msgspec.json.Decoder(api.State).decode,
+    "session": msgspec.json.Decoder(api.Info).decode,
+    "workers": msgspec.json.Decoder(api.Workers).decode,
+    "error": _error,
 }
 
 
@@ -70,19 +90,28 @@ def encode(event: Event) -> bytes:
             name = b"restart"
         case api.ApiError():
             name = b"error"
+        case api.State():
+            name = b"state"
+        case api.Info():
+            name = b"session"
+        case api.Workers():
+            name = b"workers"
         case _:
             assert_never(event)
     return b"event: %b\ndata: %b\n\n" % (name, api.encode(event))
 
 
-class Decoder:
+class Decoder(Generic[T]):
     """Events out of bytes that arrive in any pieces. `feed` takes bytes, `next` gives an event or None.
+
+    `known`: SESSION or DAEMON, what each event's data is by its name.
 
     Comments and events of other names are passed over. A record from an event has its header line in `raw`,
     and an empty body where the event held none. After a BadEvent the decoder is spent.
     """
 
-    def __init__(self, max_event: int = MAX_EVENT) -> None:
+    def __init__(self, known: Mapping[str, Callable[[bytes], T]], max_event: int = MAX_EVENT) -> None:
+        self._known = known
         self._buffer = bytearray()
         self._searched = 0
         self._max = max_event
@@ -90,34 +119,29 @@ class Decoder:
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
-    def next(self) -> Event | None:
+    def next(self) -> T | None:
         """The next event, or None when more bytes are needed. Raises BadEvent."""
         while found := _END.search(self._buffer, self._searched):
             block = bytes(memoryview(self._buffer)[: found.start()])
             del self._buffer[: found.end()]
             self._searched = 0
-            if (event := _parse(block)) is not None:
+            if (event := self._parse(block)) is not None:
                 return event
         self._searched = max(0, len(self._buffer) - 3)
         if len(self._buffer) > self._max:
             raise BadEvent(f"an event over {self._max} bytes")
         return None
 
-
-def _parse(block: bytes) -> Event | None:
-    name, data = "", b""
-    for line in re.split(rb"\r\n|\n|\r", block):
-        field, _, value = line.partition(b":")
-        if field == b"event":
-            name = value.removeprefix(b" ").decode("utf-8", "replace")
-        elif field == b"data":
-            data += value.removeprefix(b" ")
-    try:
-        if name == "record":
-            value = _data(data)
-            header = records.parse_header(bytes(value.header))
-            return Record(header, (value.body or "").encode("utf-8", "replace"), bytes(value.header))
-        decode = _values.get(name)
-        return decode(data) if decode else None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadRecord) as error:
-        raise BadEvent(f"event {name!r}: {error}") from error
+    def _parse(self, block: bytes) -> T | None:
+        name, data = "", b""
+        for line in re.split(rb"\r\n|\n|\r", block):
+            field, _, value = line.partition(b":")
+            if field == b"event":
+                name = value.removeprefix(b" ").decode("utf-8", "replace")
+            elif field == b"data":
+                data += value.removeprefix(b" ")
+        try:
+            decode = self._known.get(name)
+            return decode(data) if decode else None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadRecord) as error:
+            raise BadEvent(f"event {name!r}: {error}") from error

@@ -164,7 +164,7 @@ async def workers(place: Where, json: bool) -> int:
 async def models(place: Where, json: bool) -> int:
     """The models the daemon serves."""
     async with connect(place) as client:
-        found = await client.providers()
+        found = await client.models()
     if json:
         say_json(found)
     else:

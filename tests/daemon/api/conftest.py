@@ -12,9 +12,8 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from daemon.api.events import Limits
-from daemon.api.server import serve
-from tests.daemon.api.fakes import FakeHarness
+from daemon.api.stream import Limits
+from tests.daemon.api.fakes import FakeHarness, serve
 
 
 @pytest.fixture

@@ -3,15 +3,22 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from daemon.api import server
+from daemon.api.keys import Keys
 from daemon.api.needs import Log
+from daemon.api.server import Served
+from daemon.harness.changes import Changed, Changes
+from daemon.harness.counts import Counts
 from daemon.harness.errors import Conflict, Ended, HarnessError, Invalid, Malformed, NotFound
 from daemon.harness.live import LiveEvent
 from daemon.protocol import api, records
-from daemon.protocol.records import Config, Record, Status, draft, json_draft
+from daemon.protocol.records import Config, Record, Status, WorkerRef, draft, json_draft
 
 TIME = "2026-01-02T03:04:05.678Z"
 
@@ -102,6 +109,10 @@ class FakeHarness:
         self.before: Callable[[], Awaitable[None]] | None = None
         self.failure: Exception | None = None
         self.known_workers: list[api.WorkerInfo] = []
+        self.workers_of: tuple[WorkerRef, ...] = ()
+        self.patches: list[api.ConfigPatch] = []
+        self.changed = Changes()
+        self.watching, self.left = asyncio.Event(), asyncio.Event()
 
     def session(self, *texts: str) -> str:
         """A new session with a start, a config and a message for each text."""
@@ -190,8 +201,74 @@ class FakeHarness:
             reader.pieces.extend(pieces)
             reader.there.set()
 
+    async def end(self, id: str, via: str) -> None:
+        await self._change()
+        await self.log(id)
+        if id in self.ended:
+            raise Ended(f"session {id} has ended")
+        self.ended.add(id)
+        self.seen.append(("end", id, via))
+
+    async def set_workers(self, id: str, via: str, workers: Sequence[WorkerRef]) -> int:
+        await self._change()
+        self.workers_of = tuple(workers)
+        return self._memory(id).append(
+            json_draft("config", Config("rehearsal/tour", workers=self.workers_of), via=via)
+        )
+
+    async def patch_config(self, id: str, via: str, patch: api.ConfigPatch) -> int:
+        await self._change()
+        self.patches.append(patch)
+        return self._memory(id).append(json_draft("config", Config("rehearsal/tour"), via=via))
+
+    @contextmanager
+    def changes(self) -> Iterator[Changed]:
+        with self.changed.read() as reader:
+            self.watching.set()
+            yield reader
+        self.left.set()
+
     def workers(self) -> Sequence[api.WorkerInfo]:
         return self.known_workers
 
-    def providers(self) -> Sequence[str]:
-        return ["rehearsal/tour"]
+
+class FakeProviders:
+    """One provider, with what was set."""
+
+    def __init__(self) -> None:
+        self.settings: list[tuple[str, api.ProviderSetting]] = []
+        self.failure: Exception | None = None
+
+    def describe(self) -> api.Providers:
+        return api.Providers("rehearsal/tour", (self._info("rehearsal"),))
+
+    async def set(self, name: str, setting: api.ProviderSetting) -> api.ProviderInfo:
+        if self.failure is not None:
+            raise self.failure
+        self.settings.append((name, setting))
+        return self._info(name)
+
+    def _info(self, name: str) -> api.ProviderInfo:
+        return api.ProviderInfo(name, "rehearsal", "", False, True, (api.ModelInfo(f"{name}/tour", 1000),))
+
+
+@asynccontextmanager
+async def serve(
+    harness: FakeHarness,
+    *,
+    version: str = "1",
+    providers: FakeProviders | None = None,
+    keys: Keys | None = None,
+    counts: Counts | None = None,
+    **more: Any,
+) -> AsyncIterator[Served]:
+    """The server on fakes, without a key, for what a test does not give."""
+    async with server.serve(
+        harness,
+        version=version,
+        providers=providers or FakeProviders(),
+        keys=keys or Keys(Path("/nowhere/keys.toml")),
+        counts=counts or Counts(),
+        **more,
+    ) as served:
+        yield served

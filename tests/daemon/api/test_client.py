@@ -8,13 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from daemon.api.server import serve
 from daemon.client import ApiFailure, Back, Client, Followed, Lost, Unreachable
 from daemon.harness.errors import Unready
 from daemon.protocol import api
 from daemon.protocol.records import TEXT, Record, WorkerRef, draft
 from tests.daemon.api.conftest import Http
-from tests.daemon.api.fakes import FakeHarness
+from tests.daemon.api.fakes import FakeHarness, serve
 
 NOBODY = "f" * 16
 TEXT_PART = api.Part(TEXT, b"hello")
@@ -118,7 +117,8 @@ async def test_each_call_gives_the_daemons_own_values(client: Client, harness: F
     assert harness.seen[-1] == ("stop", id, "me")
     harness.known_workers = [api.WorkerInfo("w", "gone")]
     assert list(await client.workers()) == harness.known_workers
-    assert list(await client.providers()) == ["rehearsal/tour"]
+    assert (await client.providers()).default == "rehearsal/tour"
+    assert list(await client.models()) == ["rehearsal/tour"]
 
 
 async def test_records_come_decoded_and_checked(client: Client, harness: FakeHarness) -> None:

@@ -8,12 +8,11 @@ import aiohttp
 import pytest
 
 from daemon.api.events import Cache
-from daemon.api.server import serve
 from daemon.protocol import api, events
 from daemon.protocol.records import Record, draft, json_draft
 from daemon.statefile.errors import ReopenError
 from tests.daemon.api.conftest import SMALL, Http
-from tests.daemon.api.fakes import FakeHarness, MemoryLog
+from tests.daemon.api.fakes import FakeHarness, MemoryLog, serve
 
 Logs = MutableSequence[MutableMapping[str, Any]]
 
@@ -24,9 +23,9 @@ class Stream:
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self.answer = answer
         self.raw = bytearray()
-        self._decoder = events.Decoder()
+        self._decoder = events.Decoder(events.SESSION)
 
-    async def next(self) -> events.Event | None:
+    async def next(self) -> events.SessionEvent | None:
         """The next event, None at the end."""
         while (event := self._decoder.next()) is None:
             piece = await self.answer.content.readany()

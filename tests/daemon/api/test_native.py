@@ -7,7 +7,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from daemon.api.server import serve
 from daemon.harness import errors
 from daemon.protocol import api, records
 from daemon.protocol.records import draft
@@ -20,7 +19,7 @@ from daemon.statefile.errors import (
     StateFileError,
 )
 from tests.daemon.api.conftest import Http
-from tests.daemon.api.fakes import FakeHarness
+from tests.daemon.api.fakes import FakeHarness, serve
 
 NOBODY = "f" * 16
 
@@ -404,7 +403,19 @@ async def test_stop_needs_a_name_and_a_session_that_steps(http: Http, harness: F
 async def test_workers_and_providers_are_listed(http: Http, harness: FakeHarness) -> None:
     harness.known_workers = [api.WorkerInfo("w", "refused", "another release")]
     assert await http("GET", "/workers") == [{"name": "w", "state": "refused", "reason": "another release"}]
-    assert await http("GET", "/providers") == ["rehearsal/tour"]
+    assert await http("GET", "/providers") == {
+        "default": "rehearsal/tour",
+        "providers": [
+            {
+                "name": "rehearsal",
+                "kind": "rehearsal",
+                "url": "",
+                "has_key": False,
+                "served": True,
+                "models": [{"name": "rehearsal/tour", "context": 1000}],
+            }
+        ],
+    }
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from daemon.api.needs import Log
-from daemon.api.server import serve
 from daemon.client import ApiFailure, Back, Client, Lost
 from daemon.harness.errors import NotFound
 from daemon.protocol import api
 from daemon.protocol.records import Record, draft
 from daemon.statefile.errors import MissingError
 from daemon.statefile.store import Store
-from tests.daemon.api.fakes import FakeHarness
+from tests.daemon.api.fakes import FakeHarness, serve
 
 START = draft("start"), draft("config", "{}")
 

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from yarl import URL
 
-from daemon.api.server import ListenError, serve, split
+from daemon.api.listening import ListenError, split
 from tests.daemon.api.conftest import Http, check
-from tests.daemon.api.fakes import FakeHarness
+from tests.daemon.api.fakes import FakeHarness, serve
 
 
 async def test_only_the_owner_may_open_the_socket_and_it_is_gone_afterwards(
@@ -71,30 +71,12 @@ async def test_a_socket_that_another_daemon_put_there_since_is_not_removed(
     assert path.read_text() == "another's"
 
 
-async def test_tcp_serves_liveness_alone(harness: FakeHarness, path: Path) -> None:
-    async with serve(harness, version="1", socket=path, tcp=["127.0.0.1:0", "localhost:0"]) as served:
-        assert len(served.tcp) == 2
-        for address in served.tcp:
-            async with aiohttp.ClientSession(f"http://{address}") as session:
-                http = Http(session)
-                await http("GET", "/healthz")
-                await http("GET", "/readyz")
-                for method, url in [
-                    ("GET", "/"),
-                    ("GET", "/sessions"),
-                    ("POST", "/sessions"),
-                    ("GET", "/nowhere"),
-                ]:
-                    assert "Unix socket" in await http(method, url, 401)
-    assert harness.created == []
-
-
 @pytest.mark.parametrize(
     ("address", "words"),
     [
         ("0.0.0.0:1", "not a loopback"),
         ("[::]:1", "not a loopback"),
-        ("192.0.2.1:4600", "needs TLS and keys"),
+        ("192.0.2.1:4600", "in the clear: set cert and key in"),
         ("example.org:1", "IP address"),
         ("4600", "not HOST:PORT"),
         ("127.0.0.1", "not HOST:PORT"),

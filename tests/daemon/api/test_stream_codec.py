@@ -28,7 +28,7 @@ all_events = st.one_of(
 )
 
 
-def read(decoder: events.Decoder, data: bytes, size: int) -> list[events.Event]:
+def read(decoder: events.Decoder[events.SessionEvent], data: bytes, size: int) -> list[events.SessionEvent]:
     found = []
     for at in range(0, len(data), size):
         decoder.feed(data[at : at + size])
@@ -39,10 +39,10 @@ def read(decoder: events.Decoder, data: bytes, size: int) -> list[events.Event]:
 
 @given(st.lists(all_events, max_size=5), st.integers(1, 200), st.sampled_from([b"\n", b"\r\n", b"\r"]))
 def test_any_events_in_any_pieces_and_line_ends_come_back(
-    sent: list[events.Event], size: int, end: bytes
+    sent: list[events.SessionEvent], size: int, end: bytes
 ) -> None:
     data = events.COMMENT + events.COMMENT.join(map(events.encode, sent)) + b"event: later\ndata: {}\n\n"
-    assert read(events.Decoder(), data.replace(b"\n", end), size) == sent
+    assert read(events.Decoder(events.SESSION), data.replace(b"\n", end), size) == sent
 
 
 @given(st.binary(max_size=200))
@@ -53,14 +53,14 @@ def test_garbage_raises_only_its_own_error(data: bytes) -> None:
         b"event: delta\ndata: " + data + b"\n\n",
     ):
         with suppress(events.BadEvent):
-            read(events.Decoder(), garbage, 7)
+            read(events.Decoder(events.SESSION), garbage, 7)
 
 
 def test_a_record_event_is_three_lines_with_the_header_as_it_stands_in_the_file() -> None:
     line = b'{"n":7,"kind":"message","id":"a","time":"t","len":5,"type":"text/plain","later":[1, 2],"crc":"00000000"}'
     event = events.encode(Record(records.parse_header(line), b'a\n"b', line))
     assert event == b'id: 7\nevent: record\ndata: {"header":%b,"body":"a\\n\\"b"}\n\n' % line
-    (back,) = read(events.Decoder(), event, 1)
+    (back,) = read(events.Decoder(events.SESSION), event, 1)
     assert isinstance(back, Record)
     assert back.raw == line
 
@@ -68,7 +68,7 @@ def test_a_record_event_is_three_lines_with_the_header_as_it_stands_in_the_file(
 def test_a_record_that_is_not_text_comes_as_its_header_alone() -> None:
     event = events.encode(stored(1, "image/png", b"\x89PNG"))
     assert b"body" not in event
-    (back,) = read(events.Decoder(), event, 1000)
+    (back,) = read(events.Decoder(events.SESSION), event, 1000)
     assert isinstance(back, Record)
     assert (back.header.len, back.body) == (4, b"")
 
@@ -78,22 +78,22 @@ def test_what_a_foreign_writer_put_into_a_header_cannot_break_the_stream() -> No
     event = events.encode(Record(records.parse_header(line), b"", line))
     assert b"\r" not in event
     event.decode()
-    assert len(read(events.Decoder(), event, 1)) == 1
+    assert len(read(events.Decoder(events.SESSION), event, 1)) == 1
 
 
 def test_text_that_is_not_utf_8_comes_with_its_bytes_replaced() -> None:
-    (back,) = read(events.Decoder(), events.encode(stored(1, TEXT, b"a\xffb")), 9)
+    (back,) = read(events.Decoder(events.SESSION), events.encode(stored(1, TEXT, b"a\xffb")), 9)
     assert isinstance(back, Record)
     assert back.body.decode() == "a�b"
 
 
 def test_a_record_without_a_line_of_its_own_is_given_one() -> None:
     record = msgspec.structs.replace(stored(3, TEXT, b"x"), raw=b"")
-    assert read(events.Decoder(), events.encode(record), 50) == [stored(3, TEXT, b"x")]
+    assert read(events.Decoder(events.SESSION), events.encode(record), 50) == [stored(3, TEXT, b"x")]
 
 
 def test_an_event_over_the_limit_is_refused() -> None:
-    decoder = events.Decoder(100)
+    decoder = events.Decoder(events.SESSION, 100)
     decoder.feed(b"data: " + b"x" * 100)
     with pytest.raises(events.BadEvent, match="over 100 bytes"):
         decoder.next()

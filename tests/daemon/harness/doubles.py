@@ -123,8 +123,8 @@ class FakeModels:
             raise ProviderError(f"there is no model {name!r}; served: fake/m", code="model")
         return self.provider, Model("m", context=10_000, input=(TEXT, "image/png"))
 
-    def served(self) -> Sequence[str]:
-        return ["fake/m"]
+    def default(self) -> str:
+        return "fake/m"
 
 
 HELLO = frames.Hello(
@@ -268,7 +268,6 @@ async def bench(store: Store, provider: FakeProvider, pool: FakePool) -> AsyncIt
             pool=pool,  # type: ignore[arg-type]
             models=FakeModels(provider),
             http=None,
-            default_model="fake/m",
             release="0.0",
             clock=Clock(),
             group=group,

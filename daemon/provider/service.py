@@ -1,0 +1,128 @@
+"""The providers of a running daemon: what serves now, what is said of it, and setting one up while it runs."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from daemon import config, ownfile
+from daemon.config import ConfigError, ProviderEntry
+from daemon.protocol import api
+from daemon.provider.base import Model, Provider
+from daemon.provider.registry import Registry
+
+HEAD: Final = "Providers set with PUT /providers/NAME. What outrider.toml says of one goes before this."
+
+
+class BadSetting(Exception):
+    """A provider cannot be set up so; the message begins with the field."""
+
+
+class FixedSetting(Exception):
+    """The operator's own file says something else, which goes first; the message names the field and the file."""
+
+
+class Providers:
+    """The providers as the configuration has them, over those that were set while a daemon ran.
+
+    `stored`: the tables of the file at `path`, `written`: those of outrider.toml; `model`: the configured default,
+    empty where none is. Lists the rehearsals' folder: blocks, make it before the loop runs. Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        stored: Mapping[str, Any],
+        written: Mapping[str, Any],
+        environ: Mapping[str, str],
+        rehearsal: Path | None,
+        model: str = "",
+    ) -> None:
+        self._path = path
+        self._stored = stored
+        self._written = written
+        self._environ = environ
+        self._rehearsal = rehearsal
+        self._model = model
+        self._setting = asyncio.Lock()
+        self._entries, self._registry = self._built(stored)
+
+    def resolve(self, name: str) -> tuple[Provider, Model]:
+        """See registry.resolve."""
+        return self._registry.resolve(name)
+
+    def served(self) -> list[str]:
+        """See registry.served."""
+        return list(self._registry.served())
+
+    def default(self) -> str:
+        """The model of a session for which none is named."""
+        return self._model or self._registry.default()
+
+    def describe(self) -> api.Providers:
+        """All that is to be known of them; no key."""
+        names = dict.fromkeys([*self._registry.providers, *self._entries])
+        return api.Providers(self.default(), tuple(map(self._info, names)))
+
+    async def set(self, name: str, setting: api.ProviderSetting) -> api.ProviderInfo:
+        """Set one up, on disk and for requests that begin from now on.
+
+        Raises BadSetting, FixedSetting, and OwnFileError where it cannot be written.
+        """
+        given = msgspec.to_builtins(setting)
+        async with self._setting:
+            for field in given:
+                if field in self._written.get(name, {}):
+                    where = f"{field} in [providers.{name}], which goes first; change it there"
+                    raise FixedSetting(f"{field}: outrider.toml has {where}")
+            table = {
+                field: value for field, value in (self._stored.get(name, {}) | given).items() if value != ""
+            }
+            stored = {other: kept for other, kept in self._stored.items() if other != name}
+            if table:
+                stored[name] = table
+            try:
+                entries, registry = await asyncio.to_thread(self._built, stored)
+            except ConfigError as error:
+                raise BadSetting(_about_field(str(error), name)) from error
+            if name in entries and name not in registry.providers:
+                raise BadSetting(f"kind: this release has no wire of kind {entries[name].kind!r}")
+            await asyncio.to_thread(ownfile.write, self._path, {"providers": stored}, HEAD)
+            self._stored, self._entries, self._registry = stored, entries, registry
+            return self._info(name)
+
+    def _built(self, stored: Mapping[str, Any]) -> tuple[Mapping[str, ProviderEntry], Registry]:
+        entries = config.providers(stored, self._written, self._environ, [])
+        return entries, Registry(entries, self._rehearsal, self._environ)
+
+    def _info(self, name: str) -> api.ProviderInfo:
+        entry = self._entries.get(name, ProviderEntry())
+        provider = self._registry.providers.get(name)
+        models = () if provider is None else provider.models()
+        return api.ProviderInfo(
+            name=name,
+            kind=entry.kind or name,
+            url=_shown(entry.url),
+            has_key=bool(entry.key),
+            served=provider is not None,
+            models=tuple(
+                api.ModelInfo(f"{name}/{model.name}", model.context, model.output, model.input)
+                for model in models
+            ),
+        )
+
+
+def _about_field(message: str, provider: str) -> str:
+    """A config error about one provider, beginning with its field."""
+    if message == (short := message.removeprefix(f"providers.{provider}.")):
+        short = f"kind: {message.removeprefix(f'providers.{provider} ')}"
+    return short
+
+
+def _shown(url: str) -> str:
+    """An address without a name and password in it."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
