@@ -1,49 +1,41 @@
-"""The API's client: every call, and a session followed record by record through lost connections."""
+"""The API's client: every call, and sessions and the daemon followed event by event through lost connections."""
 
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 
-from daemon.protocol import api, events, framing, records
-from daemon.protocol.records import Record, Status
+from daemon.asking import ANSWER, PIECE, ApiFailure, Asker, Cut, Unreachable
+from daemon.protocol import api, framing, records
+from daemon.protocol.events import (
+    DAEMON,
+    LAST_ID_HEADER,
+    SESSION,
+    BadEvent,
+    DaemonEvent,
+    Decoder,
+    SessionEvent,
+)
+from daemon.protocol.records import Record, Status, WorkerRef
+
+__all__ = ["ApiFailure", "Back", "Client", "Followed", "Lost", "Unreachable", "Watched"]
 
 FIRST_WAIT: Final = 0.1  # seconds before the first try to connect again; doubled each time
 LONGEST_WAIT: Final = 5.0  # seconds; a daemon that is back is noticed soon enough
 PATIENCE: Final = 30.0  # seconds a post whose connection was lost is tried again
-CONNECT: Final = 10.0  # seconds to connect
-ANSWER: Final = (
-    60.0  # seconds of silence before an answer: a stop takes 10, a durable post on a slow disk some
-)
 SILENCE: Final = 3 * api.HEARTBEAT  # seconds without a byte, after which an event stream is dead
-BASE: Final = "http://outrider"  # of requests over a Unix socket: a name for the Host header, never resolved
-PIECE: Final = 256 << 10
-MAX_ERROR: Final = 64 << 10  # bytes of a refusal that are read
+JSON: Final = {"Content-Type": records.JSON}
 
 T = TypeVar("T")
-
-
-class ApiFailure(Exception):
-    """The daemon refused: `status` is HTTP's, the message is the daemon's own sentence."""
-
-    def __init__(self, status: int, message: str, retry_after: float = 0.0) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.retry_after = retry_after
-
-
-class Unreachable(Exception):
-    """No daemon answers there; the message says what to do."""
+S = TypeVar("S")
 
 
 class Lost(Struct, frozen=True):
@@ -60,14 +52,14 @@ class Back(Struct, frozen=True):
 Followed = Record | api.Delta | api.RetryEvent | api.Restart | Lost | Back
 
 
-class _Cut(Unreachable):
-    """The connection ended in the middle of a request; what it did is not known."""
+Watched = api.State | api.Info | api.Workers | Lost | Back
 
 
 class Client:
     """One daemon, at a Unix socket's path or an http(s) URL (with a key). A context manager; nothing runs in between.
 
-    Every call raises ApiFailure for a refusal and Unreachable where no daemon answers.
+    `ca`, `fingerprint`: what https trusts, see Asker. Every call raises ApiFailure for a refusal and Unreachable where
+    no daemon answers.
     """
 
     def __init__(
@@ -75,27 +67,19 @@ class Client:
         where: str | Path,
         key: str = "",
         *,
+        ca: str | Path = "",
+        fingerprint: str = "",
         first_wait: float = FIRST_WAIT,
         longest_wait: float = LONGEST_WAIT,
         patience: float = PATIENCE,
         silence: float = SILENCE,
     ) -> None:
-        self.where = str(where)
-        self._key = key
+        self._asker = Asker(where, key, ca, fingerprint)
+        self.where = self._asker.where
         self._first_wait = first_wait
         self._longest_wait = longest_wait
         self._patience = patience
         self._silence = silence
-        self._http: aiohttp.ClientSession | None = None
-        scheme = urlsplit(self.where).scheme
-        if scheme in ("http", "https"):
-            self._socket, self._base = "", self.where.rstrip("/")
-        elif scheme in ("", "unix"):
-            self._socket, self._base = self.where.removeprefix("unix://").removeprefix("unix:"), BASE
-        else:
-            raise ValueError(
-                f"{self.where}: give a Unix socket's path, or a URL that begins with http:// or https://"
-            )
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,9 +91,7 @@ class Client:
 
     async def close(self) -> None:
         """Close every connection."""
-        if self._http is not None:
-            await self._http.close()
-            self._http = None
+        await self._asker.close()
 
     # ---- calls
 
@@ -119,8 +101,7 @@ class Client:
 
     async def create(self, create: api.Create) -> str:
         """Make a session; returns its id."""
-        json = {"Content-Type": records.JSON}
-        return (await self._call(api.Created, "POST", api.SESSIONS, {}, api.encode(create), json)).id
+        return (await self._call(api.Created, "POST", api.SESSIONS, {}, api.encode(create), JSON)).id
 
     async def info(self, id: str) -> api.Info:
         """What stands about a session."""
@@ -149,7 +130,9 @@ class Client:
         """As `records`, one by one as they arrive."""
         decoder, n = records.decoder(), after
         query = _range(after, limit) | ({"wait": f"{wait:.3f}"} if wait else {})
-        async with self._request("GET", api.RECORDS.format(id=id), query, silence=ANSWER + wait) as answer:
+        async with self._asker.request(
+            "GET", api.RECORDS.format(id=id), query, silence=ANSWER + wait
+        ) as answer:
             try:
                 async for piece in answer.content.iter_chunked(PIECE):
                     decoder.feed(piece)
@@ -167,7 +150,7 @@ class Client:
     async def headers(self, id: str, after: int = 0, limit: int | None = None) -> Sequence[Record]:
         """The records after `after` without their bodies."""
         query = _range(after, limit) | {"bodies": "0"}
-        async with self._request("GET", api.RECORDS.format(id=id), query) as answer:
+        async with self._asker.request("GET", api.RECORDS.format(id=id), query) as answer:
             data = await answer.read()
         try:
             return [Record(records.parse_header(line), b"", line) for line in data.split(b"\n") if line]
@@ -189,7 +172,7 @@ class Client:
             try:
                 return (await self._call(api.Posted, "POST", path, query, body, headers)).n
             except Unreachable as error:
-                sent = sent or isinstance(error, _Cut)
+                sent = sent or isinstance(error, Cut)
                 wait = self._back_off(tries)
                 if not sent or clock() + wait > give_up:
                     raise
@@ -202,8 +185,23 @@ class Client:
 
     async def stop(self, id: str, via: str) -> None:
         """Cut the step in work; it is cut when this returns."""
-        async with self._request("POST", api.STOP.format(id=id), {"via": via}):
+        async with self._asker.request("POST", api.STOP.format(id=id), {"via": via}):
             pass
+
+    async def end(self, id: str, via: str) -> None:
+        """End a session for good; it has ended when this returns."""
+        async with self._asker.request("POST", api.END.format(id=id), {"via": via}):
+            pass
+
+    async def set_workers(self, id: str, workers: Sequence[WorkerRef], via: str) -> int:
+        """Give a session other workers; returns the config record's number."""
+        path, body = api.WORKERS_OF.format(id=id), api.encode(workers)
+        return (await self._call(api.Posted, "PUT", path, {"via": via}, body, JSON)).n
+
+    async def patch_config(self, id: str, patch: api.ConfigPatch, via: str) -> int:
+        """Change a session's model, params, context or limits; returns the config record's number."""
+        path, body = api.CONFIG.format(id=id), api.encode(patch)
+        return (await self._call(api.Posted, "PATCH", path, {"via": via}, body, JSON)).n
 
     async def workers(self) -> Sequence[api.WorkerInfo]:
         """Every worker the daemon knows."""
@@ -217,6 +215,25 @@ class Client:
         """Names that sessions can have as their model, the best of each provider first."""
         return [model.name for provider in (await self.providers()).providers for model in provider.models]
 
+    async def set_provider(self, name: str, setting: api.ProviderSetting) -> api.ProviderInfo:
+        """Set a provider's key, address or kind, for requests that begin from now on."""
+        path, body = api.PROVIDER.format(name=quote(name, safe="")), api.encode(setting)
+        return await self._call(api.ProviderInfo, "PUT", path, {}, body, JSON)
+
+    async def keys(self) -> Sequence[api.KeyInfo]:
+        """The API keys, without the keys themselves."""
+        return await self._call(tuple[api.KeyInfo, ...], "GET", api.KEYS)
+
+    async def make_key(self, name: str, role: api.Role) -> api.KeyMade:
+        """Make an API key; the answer is the only place where it is shown."""
+        body = msgspec.json.encode({"name": name, "role": role})
+        return await self._call(api.KeyMade, "POST", api.KEYS, {}, body, JSON)
+
+    async def revoke_key(self, name: str) -> None:
+        """Revoke an API key; its open streams end."""
+        async with self._asker.request("DELETE", api.KEY.format(name=quote(name, safe=""))):
+            pass
+
     # ---- following
 
     async def follow(self, id: str, after: int = 0, deltas: bool = False) -> AsyncGenerator[Followed, None]:
@@ -226,31 +243,78 @@ class Client:
         nor JSON comes without it: `records(id, n - 1, 1)` has it. Raises ApiFailure when the session cannot be
         read. Close it, or cancel who reads it, to end it.
         """
-        clock = asyncio.get_running_loop().time
+        last = after
+
+        def take(event: SessionEvent) -> Followed:
+            nonlocal last
+            if isinstance(event, api.ApiError):
+                raise ApiFailure(event.error.code, event.error.message)
+            if isinstance(event, Record):
+                if event.n != last + 1:
+                    raise Cut(f"record {event.n} came where {last + 1} was due")
+                last = event.n
+            return event
+
         path, query = api.EVENTS.format(id=id), {"deltas": "1"} if deltas else {}
+        found = self._stream(
+            path,
+            query,
+            lambda: {LAST_ID_HEADER: str(last)},
+            lambda: Decoder(SESSION),
+            take,
+        )
+        async with aclosing(found):
+            async for event in found:
+                yield event
+
+    async def events(self, first: int = api.FIRST) -> AsyncGenerator[Watched, None]:
+        """The daemon's events: a State with the `first` sessions updated last and the workers, then each session as
+        it changes and the workers as they come and go; reconnects for ever.
+
+        After a lost connection there is a State again: sessions that changed meanwhile are among its first, and who
+        keeps more of them lists them anew. Raises ApiFailure. Close it, or cancel who reads it, to end it.
+        """
+
+        def take(event: DaemonEvent) -> Watched:
+            if isinstance(event, api.ApiError):
+                raise ApiFailure(event.error.code, event.error.message)
+            return event
+
+        query = {"limit": str(first)}
+        found = self._stream(api.ALL_EVENTS, query, dict, lambda: Decoder(DAEMON), take)
+        async with aclosing(found):
+            async for event in found:
+                yield event
+
+    async def _stream(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        headers: Callable[[], Mapping[str, str]],
+        decoder: Callable[[], Decoder[T]],
+        take: Callable[[T], S],
+    ) -> AsyncGenerator[S | Lost | Back, None]:
+        """The events at `path`, each as `take` gives it, over as many connections as it needs."""
+        clock = asyncio.get_running_loop().time
         tries, lost = 0, False
         while True:
             began, wait = clock(), self._back_off(tries)
             try:
-                at = {events.LAST_ID_HEADER: str(after)}
-                async with self._request("GET", path, query, headers=at, silence=self._silence) as answer:
+                async with self._asker.request(
+                    "GET", path, query, headers=headers(), silence=self._silence
+                ) as answer:
                     if lost:
                         yield Back()
                         lost = False
-                    decoder = events.Decoder(events.SESSION)
+                    decoded = decoder()
                     async for piece in answer.content.iter_any():
-                        decoder.feed(piece)
-                        while (event := decoder.next()) is not None:
-                            if isinstance(event, api.ApiError):
-                                raise ApiFailure(event.error.code, event.error.message)
-                            if isinstance(event, Record):
-                                if event.n != after + 1:
-                                    raise _Cut(f"record {event.n} came where {after + 1} was due")
-                                after = event.n
+                        decoded.feed(piece)
+                        while (event := decoded.next()) is not None:
+                            taken = take(event)
                             tries = 0
-                            yield event
+                            yield taken
                 why = f"{self.where} ended the stream"
-            except (Unreachable, events.BadEvent) as error:
+            except (Unreachable, BadEvent) as error:
                 why = str(error)
             except ApiFailure as error:
                 if error.status < 500 and error.status != 429:
@@ -277,91 +341,12 @@ class Client:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> T:
-        async with self._request(method, path, query, body, headers) as answer:
+        async with self._asker.request(method, path, query, body, headers) as answer:
             data = await answer.read()
         try:
             return msgspec.json.decode(data, type=type)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ApiFailure(502, f"{self.where} gave an answer that is not the daemon's: {error}") from error
-
-    @asynccontextmanager
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        silence: float = ANSWER,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer below 300; what fails while it is read is translated too. `silence`: most seconds without bytes."""
-        if self._http is None:
-            self._http = self._open()
-        if body is not None:
-            headers = {"Content-Length": str(len(body))} | dict(headers or {})
-        try:
-            async with self._http.request(
-                method,
-                self._base + path,
-                params=query,
-                data=None if body is None else _pieces(body),
-                headers=headers,
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=silence),
-            ) as answer:
-                if answer.status >= 300:
-                    raise await self._failure(answer)
-                yield answer
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise Unreachable(self._advice(error)) from error
-        except aiohttp.ClientResponseError as error:
-            raise ApiFailure(502, f"{self.where} does not speak as a daemon does: {error.message}") from error
-        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-            silent = isinstance(error, TimeoutError)
-            why = f"was silent for {silence:g} s" if silent else "was lost in the middle of a request"
-            raise _Cut(f"the connection to {self.where} {why}") from error
-
-    def _open(self) -> aiohttp.ClientSession:
-        # A connection serves one request: an idle one that the daemon's restart broke would fail the next call.
-        connector: aiohttp.BaseConnector
-        if self._socket:
-            connector = aiohttp.UnixConnector(self._socket, force_close=True, limit=0)
-        else:
-            connector = aiohttp.TCPConnector(force_close=True, limit=0)
-        return aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"Authorization": f"Bearer {self._key}"} if self._key else None,
-        )
-
-    def _advice(self, error: aiohttp.ClientError | TimeoutError) -> str:
-        """A sentence a person can act on, for a connection that did not come about."""
-        cause = getattr(error, "os_error", None) or error
-        if not self._socket:
-            return f"cannot connect to {self.where}: {getattr(cause, 'strerror', None) or cause}"
-        match cause:
-            case FileNotFoundError():
-                return f"no daemon listens on {self._socket}; start one, or name another socket"
-            case ConnectionRefusedError():
-                return f"the daemon that listened on {self._socket} has ended; start it again"
-            case PermissionError():
-                return f"not allowed to open {self._socket}: it belongs to another user"
-            case _:
-                return f"cannot connect to {self._socket}: {getattr(cause, 'strerror', None) or cause}"
-
-    async def _failure(self, answer: aiohttp.ClientResponse) -> ApiFailure:
-        data = await answer.content.read(MAX_ERROR)
-        try:
-            message = msgspec.json.decode(data, type=api.ApiError).error.message
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            message = f"{self.where} answered {answer.status} {answer.reason or ''}".rstrip()
-        after = answer.headers.get("Retry-After", "")
-        return ApiFailure(answer.status, message, float(after) if after.isdecimal() else 0.0)
-
-
-async def _pieces(body: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), PIECE):
-        yield body[start : start + PIECE]
 
 
 def _range(after: int, limit: int | None) -> dict[str, str]:

@@ -52,7 +52,7 @@ async def test_records_are_the_bytes_of_the_file(path: Path) -> None:
         id, log = await store.create(
             *START, draft("message", "x" * 600_000), draft("message", b"\x00\n", "image/png")
         )
-        async with client._request("GET", api.RECORDS.format(id=id)) as answer:
+        async with client._asker.request("GET", api.RECORDS.format(id=id)) as answer:
             data = await answer.read()
         assert data == await asyncio.to_thread(log.path.read_bytes)
         assert await client.records(id) == await log.read()
