@@ -2,8 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Final
 
@@ -19,11 +19,10 @@ from daemon.harness.errors import (
     HarnessError,
     Invalid,
     Malformed,
-    NoSpace,
-    NotFound,
     TooLarge,
     Unready,
     Unsupported,
+    translated,
 )
 from daemon.harness.live import Live
 from daemon.harness.session import Session
@@ -33,11 +32,12 @@ from daemon.harness.stopping import end_calls
 from daemon.pool import Pool, Refused, WorkerGone
 from daemon.protocol import api
 from daemon.protocol.records import Config, Status, WorkerRef, draft, error_draft, json_draft
-from daemon.statefile.errors import CopyPointError, DamagedError, MissingError, NoSpaceError
+from daemon.statefile.errors import NoSpaceError, StateFileError
 from daemon.statefile.store import Store
 from daemon.statefile.writer import Log
 
-NEEDS_STEP: Final = frozenset({"open", "interrupted"})
+NEEDS_STEP: Final[frozenset[Status]] = frozenset({"open", "interrupted"})
+PATIENCE: Final = 10.0  # seconds a start waits for changed files to be read; the rest is read while it serves
 MEDIA: Final = re.compile(r"(text|image|audio|video|application)/[\w.+-]+(\s*;.*)?", re.ASCII)
 
 log = structlog.get_logger()
@@ -72,7 +72,7 @@ class Harness:
             clock=clock,
             counts=self._counts,
         )
-        self._sessions = Sessions(store)
+        self._sessions = Sessions(store, release, self._counts)
         self._started = clock()
         self.ready = False
 
@@ -88,8 +88,9 @@ class Harness:
         ]
         if create.instructions.strip():
             drafts.append(draft("system", create.instructions, source="session"))
-        with _translated():
+        with translated():
             id, made = await self._store.create(*drafts)
+        self._sessions.touch(id)
         self._counts.appended(await made.read())
         return id
 
@@ -101,19 +102,11 @@ class Harness:
         self, status: Status | None = None, limit: int = 100, after: str = ""
     ) -> Sequence[api.Info]:
         """Sessions, newest updated first. Raises Malformed for an unknown `after`."""
-        infos = []
-        for id in await asyncio.to_thread(self._store.ids):
-            try:
-                infos.append(await self.info(id))
-            except NotFound:
-                continue  # removed by hand since the folder was read
-        infos.sort(key=lambda info: (info.updated, info.id), reverse=True)
-        if after:
-            ids = [info.id for info in infos]
-            if after not in ids:
-                raise Malformed(f"after: there is no session {after}")
-            infos = infos[ids.index(after) + 1 :]
-        return [info for info in infos if status is None or info.status == status][:limit]
+        return await self._sessions.list(status, limit, after)
+
+    async def tally(self) -> Mapping[Status, int]:
+        """How many sessions are in each status."""
+        return await self._sessions.tally()
 
     async def post(self, id: str, via: str, parts: Sequence[api.Part], key: str = "") -> int:
         """Append one message per part and kick the session once; returns the last one's number, durable by then.
@@ -126,7 +119,7 @@ class Harness:
             _check_name(api.IDEMPOTENCY_HEADER, key)
         _check_parts(parts)
         session = await self._sessions.get(id)
-        with _translated():
+        with translated():
             async with session.posting:
                 last = session.chain.posts.get(key) if key else None
                 if last is None:
@@ -174,7 +167,7 @@ class Harness:
         _check_name("via", via)
         session = await self._sessions.get(id)
         self._check_writable(session)
-        with _translated():
+        with translated():
             async with session.posting:
                 if session.stepping:
                     await self.stop(id, via)
@@ -223,16 +216,32 @@ class Harness:
         return self._pool.list()
 
     async def resume(self) -> None:
-        """Kick every session that needs a step; a failed one waits for a retry or a message."""
-        for id in await asyncio.to_thread(self._store.ids):
-            try:
-                session = await self._sessions.get(id)
-            except HarnessError as error:
-                log.error("session not resumed", session=id, why=str(error))
-                continue
-            if session.damage is None and session.chain.status in NEEDS_STEP:
-                self._kick(session)
+        """Kick every session that needs a step; a failed one waits for a retry or a message.
+
+        Returns when all are kicked, or when PATIENCE is over; it then goes on beside what else is done.
+        """
+        looking = self._group.create_task(self._look(), name="look at the sessions")
+        await asyncio.wait({looking}, timeout=PATIENCE)
+        self._sessions.looked.set()
+
+    async def _look(self) -> None:
+        try:
+            async for ids in self._sessions.look(NEEDS_STEP):
+                self.ready = True
+                for id in ids:
+                    await self._go_on(id)
+        except HarnessError as error:
+            log.error("the sessions' folder cannot be looked at; open sessions wait", why=str(error))
         self.ready = True
+
+    async def _go_on(self, id: str) -> None:
+        try:
+            session = await self._sessions.get(id)
+        except HarnessError as error:
+            log.error("session not resumed", session=id, why=str(error))
+            return
+        if session.damage is None and session.chain.status in NEEDS_STEP:
+            self._kick(session)
 
     async def close(self) -> None:
         """Let go of everything that runs. No stop: what is in flight goes on at the next start."""
@@ -242,6 +251,7 @@ class Harness:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self._sessions.close()
 
     def _kick(self, session: Session) -> None:
         """Step the session until nothing is open; during a pass: look once more before the runner stops."""
@@ -263,7 +273,7 @@ class Harness:
         finally:
             session.runner = None
             session.stopped.set()
-            self._sessions.note(session)
+            self._sessions.rest(session)
 
     async def _pass(self, session: Session) -> None:
         """Step until the session is closed, failed or ended. The broad `except` around a step stands here."""
@@ -285,14 +295,14 @@ class Harness:
         log.error("session failed", session=session.id, code=code, why=why)
         try:
             await session.append(error_draft(code, why, via=via))
-        except (NoSpaceError, DamagedError) as error:
+        except StateFileError as error:
             log.error("the error could not be recorded", session=session.id, why=str(error))
 
     async def _write_stop(self, session: Session, via: str) -> None:
         drafts = await end_calls(session, self._pool, self._started)
         try:
             await session.append(*drafts, error_draft("stopped", f"stopped by {via}", via=via))
-        except (NoSpaceError, DamagedError) as error:
+        except StateFileError as error:
             log.error("the stop could not be recorded", session=session.id, why=str(error))
 
     def _check_writable(self, session: Session) -> None:
@@ -314,7 +324,7 @@ class Harness:
         before = configs.of(session)
         after = change(before)
         configs.check(after, self._models)
-        with _translated():
+        with translated():
             (stored,) = await session.append(json_draft("config", after, via=via))
         return before, stored.n
 
@@ -338,23 +348,10 @@ class Harness:
         if extra:
             raise Invalid(f"{extra[0]}: a copy takes it from its source; leave it out")
         source = await self._sessions.log(create.from_)
-        with _translated():
-            return await self._store.copy(create.from_, create.n or source.n + 1)
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Turn what the state file says into what a client is told."""
-    try:
-        yield
-    except NoSpaceError as error:
-        raise NoSpace(f"the data folder cannot be written: {error}") from error
-    except DamagedError as error:
-        raise Conflict(str(error)) from error
-    except CopyPointError as error:
-        raise Invalid(f"n: {error}") from error
-    except MissingError as error:
-        raise NotFound(str(error)) from error
+        with translated():
+            id = await self._store.copy(create.from_, create.n or source.durable_n + 1)
+        self._sessions.touch(id)
+        return id
 
 
 async def _check_same(session: Session, last: int, key: str, parts: Sequence[api.Part]) -> None:

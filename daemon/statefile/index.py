@@ -11,6 +11,7 @@ import logging
 import os
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -119,6 +120,10 @@ class Index:
         """Ids of all sessions in one of these statuses, newest updated first."""
         return await self._run(self._waiting, statuses)
 
+    async def tally(self, newer: Mapping[str, Info]) -> Mapping[Status, int]:
+        """How many sessions are in each status; what is in `newer` counts."""
+        return await self._run(self._tally, newer)
+
     async def page(self, status: Status | None, limit: int, after: str, newer: Mapping[str, Info]) -> Page:
         """At most `limit` sessions, newest updated first, from the one after `after`; what is in `newer` counts."""
         return await self._run(self._page, status, limit, after, newer)
@@ -154,6 +159,9 @@ class Index:
         """The connection; as a context it is a transaction. Raises sqlite3.Error."""
         if self._db is None:
             in_memory = self._failures >= FAILURES
+            if not in_memory:
+                with contextlib.suppress(OSError):  # SQLite's own attempt says what is wrong
+                    os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._db = db = sqlite3.connect(":memory:" if in_memory else self._path)
             db.execute("PRAGMA locking_mode = EXCLUSIVE")  # one daemon; and there is no file of shared memory
             db.execute("PRAGMA journal_mode = WAL")
@@ -276,6 +284,16 @@ class Index:
         places = ", ".join("?" * len(statuses))
         asked = f"SELECT id FROM sessions WHERE status IN ({places}) ORDER BY updated DESC, id DESC"  # noqa: S608 - question marks
         return [id for (id,) in db.execute(asked, tuple(statuses))]
+
+    def _tally(self, db: sqlite3.Connection, newer: Mapping[str, Info]) -> Mapping[Status, int]:
+        found: Counter[Status] = Counter(
+            dict(db.execute("SELECT status, count(*) FROM sessions GROUP BY status"))
+        )
+        for id, info in newer.items():
+            for (old,) in db.execute("SELECT status FROM sessions WHERE id = ?", (id,)):
+                found[old] -= 1
+            found[info.status] += 1
+        return +found
 
     def _page(
         self, db: sqlite3.Connection, status: Status | None, limit: int, after: str, newer: Mapping[str, Info]
