@@ -78,16 +78,19 @@ def serving(verb: Verb) -> Verb:
         metavar="HOST:PORT",
         help="TCP address of the API; `none` for none. Repeatable.",
     )
+    @click.option(
+        "--insecure", is_flag=True, help="Listen on addresses that are not loopback without TLS too."
+    )
     @json_option
     @functools.wraps(verb)
-    def with_options(data: str, own_socket: str, listen: tuple[str, ...], json: bool) -> Any:
+    def with_options(data: str, own_socket: str, listen: tuple[str, ...], insecure: bool, json: bool) -> Any:
         from daemon.verbs.service import Options
 
         socket, url = click.get_current_context().obj
         if url:
             raise click.UsageError("--url names a daemon elsewhere; this verb is for one on this machine")
         addresses = tuple(address for address in listen if address != "none") if listen else None
-        return verb(Options(data, own_socket or socket, addresses), json)
+        return verb(Options(data, own_socket or socket, addresses, insecure), json)
 
     return with_options
 

@@ -40,7 +40,7 @@ class VerbError(Exception):
 
 
 class Where(Struct, frozen=True):
-    """Where the daemon is: a Unix socket, or else a URL with its key. `here`: on this machine.
+    """Where the daemon is: a Unix socket, or else a URL with its key and what https trusts. `here`: on this machine.
 
     `command`: how a command line for the same daemon begins.
     """
@@ -48,6 +48,8 @@ class Where(Struct, frozen=True):
     socket: Path | None
     url: str = ""
     key: str = ""
+    ca: str = ""
+    fingerprint: str = ""
     command: str = "outrider"
 
     @property
@@ -70,7 +72,8 @@ def where(socket: str, url: str, environ: Mapping[str, str]) -> Where:
             raise VerbError(
                 f"{line(url)} is not a URL of a daemon: write http://HOST:PORT or unix:/PATH", USAGE
             )
-        return Where(None, url, environ.get("OUTRIDER_KEY", ""), command)
+        key, ca, fingerprint = (environ.get(f"OUTRIDER_{name}", "") for name in ("KEY", "CA", "FINGERPRINT"))
+        return Where(None, url, key, ca, fingerprint, command)
     path = Path(os.path.abspath(Path(socket).expanduser())) if socket else config.load(environ).socket
     return Where(config.check_socket(path), command=command)
 
@@ -79,11 +82,17 @@ def where(socket: str, url: str, environ: Mapping[str, str]) -> Where:
 async def connect(place: Where) -> AsyncIterator[Client]:
     """A client of the daemon at `place`. Raises VerbError when none answers."""
     try:
-        async with Client(place.socket or place.url, place.key) as client:
+        client = Client(place.socket or place.url, place.key, ca=place.ca, fingerprint=place.fingerprint)
+    except ValueError as error:
+        raise VerbError(f"OUTRIDER_CA, OUTRIDER_FINGERPRINT: {error}", USAGE) from error
+    try:
+        async with client:
             yield client
     except Unreachable as error:
-        hint = f"; `{place.command} up` starts it" if place.here else ""
-        raise VerbError(f"{safe(str(error)).partition(';')[0]}{hint}", UNREACHABLE) from error
+        said = safe(str(error))
+        if place.here:
+            said = f"{said.partition(';')[0]}; `{place.command} up` starts it"
+        raise VerbError(said, UNREACHABLE) from error
 
 
 async def session_id(client: Client, prefix: str) -> str:

@@ -39,10 +39,13 @@ class Options(Struct, frozen=True):
     data: str = ""
     socket: str = ""
     listen: tuple[str, ...] | None = None
+    insecure: bool = False
 
     def settings(self, environ: Mapping[str, str]) -> Settings:
         """All settings under these. Raises ConfigError."""
-        read = config.load(environ, data=self.data, socket=self.socket, listen=self.listen)
+        read = config.load(
+            environ, data=self.data, socket=self.socket, listen=self.listen, insecure=self.insecure
+        )
         config.check_socket(read.socket)
         return read
 
@@ -52,7 +55,7 @@ class Options(Struct, frozen=True):
         given += [f"--socket={self.socket}"] if self.socket else []
         if self.listen is not None:
             given += [f"--listen={address}" for address in self.listen or ("none",)]
-        return given
+        return given + (["--insecure"] if self.insecure else [])
 
 
 class Up(Struct, frozen=True, omit_defaults=True):
