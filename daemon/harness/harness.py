@@ -258,6 +258,7 @@ class Harness:
         session.again = True
         if session.runner is None:
             session.runner = self._group.create_task(self._run(session), name=f"session {session.id}")
+            self._sessions.changes.put(session.id)
 
     async def _run(self, session: Session) -> None:
         try:
