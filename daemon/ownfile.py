@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import secrets
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,9 +59,9 @@ def write(path: Path, tables: Mapping[str, Any], head: str) -> None:
 def _tables(path: Sequence[str], table: Mapping[str, Any]) -> Iterator[str]:
     values = {key: value for key, value in table.items() if not isinstance(value, dict)}
     if path and (values or not table):
-        yield f"\n[{'.'.join(map(_text, path))}]\n"
+        yield f"\n[{'.'.join(map(_key, path))}]\n"
     for key, value in values.items():
-        yield f"{_text(key)} = {_value(value)}\n"
+        yield f"{_key(key)} = {_value(value)}\n"
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _tables((*path, key), value)
@@ -77,7 +78,11 @@ def _value(value: Any) -> str:
         case list() | tuple():
             return f"[{', '.join(map(_value, value))}]"
         case _:
-            return f"{{ {', '.join(f'{_text(key)} = {_value(inner)}' for key, inner in value.items())} }}"
+            return f"{{ {', '.join(f'{_key(key)} = {_value(inner)}' for key, inner in value.items())} }}"
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _text(key)
 
 
 def _text(text: str) -> str:
