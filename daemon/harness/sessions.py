@@ -37,6 +37,7 @@ class Sessions:
         self._counts = counts
         self._index = store.index(release)
         self.changes = Changes()
+        self.kept = KEPT
         self.looked = (
             asyncio.Event()
         )  # the list says what is there: before, not every file has been looked at
@@ -179,7 +180,7 @@ class Sessions:
         return session
 
     def _shed(self) -> None:
-        extra = len(self._loaded) - KEPT
+        extra = len(self._loaded) - self.kept
         for session in list(self._loaded.values()) if extra > 0 else ():
             if extra > 0 and not session.busy:
                 self._note(session)
