@@ -1,6 +1,7 @@
 """One connection of a harness: frames in and out, requests by id, silence noticed."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, assert_never
@@ -108,7 +109,10 @@ class Connection:
             case frames.Run():
                 self._runs.run(self, frame, body)
             case frames.Attach():
-                self._runs.attach(self, frame)
+                if self._writes.going((frame.session, frame.call)):
+                    self._begin(frame.id, self._attach_to_write(frame))
+                else:
+                    self._runs.attach(self, frame)
             case frames.Interrupt():
                 known = self._runs.interrupt((frame.session, frame.call))
                 self.send(frames.Done(id=frame.id), b"" if known else b"this run is not going here")
@@ -156,7 +160,14 @@ class Connection:
     def _fail(self, id: int, refusal: Refusal) -> None:
         self.send(frames.Error(id=id, code=refusal.code), refusal.message.encode("utf-8", "replace"))
 
+    async def _attach_to_write(self, frame: frames.Attach) -> None:
+        with contextlib.suppress(Refusal):  # then it did not happen
+            await self._writes.before((frame.session, frame.call))
+        self._runs.attach(self, frame)
+
     async def _kill(self, frame: frames.Kill) -> None:
+        if not frame.session:
+            raise Refusal("bad_request", "`session` is empty: name the session whose environments are to end")
         ended = await self._runs.kill(frame.session, "its environments were ended by the harness")
         self.send(frames.Done(id=frame.id), sentence(ended).encode("utf-8", "replace")[: frames.MAX_TAIL])
 

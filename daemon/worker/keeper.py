@@ -25,6 +25,8 @@ LOG: Final = "keeper.log"
 HELLO_RUNS: Final = 48 << 10  # bytes of hello's `runs`: its header has 64 KiB in all
 CLEAN_EVERY: Final = 600.0  # seconds between two looks at what may go of the journal
 CLEAN_PAUSE: Final = 10.0  # the same, while runs end
+READY: Final = "ready"
+BUSY: Final = "busy"  # another keeper serves this scratch folder
 FLOCK: Final = "hhqqi"  # struct flock: type, whence, start, length, pid
 SHUT_DOWN: Final = "the worker's keeper was ended"
 
@@ -85,10 +87,9 @@ class Keeper:
                 finally:
                     server.close()
                     await asyncio.to_thread((self.scratch / SOCKET).unlink, missing_ok=True)
-                    cleaning.cancel()
-                    await self.runs.close(self._reason)
-                    for task in serving:
+                    for task in (cleaning, *serving):  # who dials again reaches the next keeper
                         task.cancel()
+                    await self.runs.close(self._reason)
 
     def _open(self, held: contextlib.ExitStack) -> tuple[journal.Journal, socket.socket]:
         """Lock, take up the journals, listen; a socket that a killed keeper left is replaced. Blocks."""
@@ -210,7 +211,7 @@ def peer(sock: socket.socket) -> tuple[int, int, int]:
 
 
 async def keep(scratch: Path, release: str, ready: int) -> None:
-    """Run a keeper to its end; `ready` is a descriptor that hears `ready`, or why not, and is closed."""
+    """Run a keeper to its end; `ready` is a descriptor that hears READY, BUSY or what is wrong, and is closed."""
     keeper = Keeper(scratch, release, os.environ)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -218,14 +219,16 @@ async def keep(scratch: Path, release: str, ready: int) -> None:
     with open(ready, "w") as told:  # noqa: ASYNC230 - a pipe that takes a line
         try:
             async with keeper.listening():
-                told.write("ready\n")
+                told.write(READY)
                 told.close()
                 log.info("keeper %d of release %s serves %s", os.getpid(), release, scratch)
                 await keeper.serve()
-        except (Busy, OSError) as error:
+        except Busy:
+            told.write(BUSY)
+        except OSError as error:
             if told.closed:
                 raise
-            told.write(f"{error}\n")
+            told.write(str(error))
 
 
 def main(scratch: str, release: str, ready: int) -> None:

@@ -16,11 +16,11 @@ from daemon.worker import keeper, surroundings
 
 START_WAIT: Final = 30.0  # seconds for a keeper to listen: it may have many journals to read
 HELLO_WAIT: Final = frames.HELLO_WAIT  # seconds for one that listens to say hello
-RETIRE_WAIT: Final = 15.0  # seconds for an idle keeper of another release to end
+RETIRE_WAIT: Final = 0.5  # seconds for an idle keeper of another release to close the connection
 END_WAIT: Final = 15.0  # seconds from SIGTERM to SIGKILL: it ends its environments meanwhile
 PATH_MAX: Final = 107  # bytes of a Unix socket's path
 LOG_MAX: Final = 1 << 20  # bytes of the log above which the next start begins a new one
-TRIES: Final = 5
+LOOK_EVERY: Final = 0.05  # seconds between two looks at a keeper that starts or ends
 
 
 class LaunchError(Exception):
@@ -45,16 +45,24 @@ async def ensure(scratch: Path, release: str) -> Path:
         raise LaunchError(
             f"the worker's scratch folder {scratch} cannot be made: {error.strerror}"
         ) from error
-    said = ""
-    for _ in range(TRIES):
+    lock = scratch / keeper.LOCK
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + START_WAIT
+    pid = 0
+    while loop.time() < give_up:
         if await _usable(path, release):
             return path
+        if pid := await asyncio.to_thread(keeper.holder, lock):  # it starts, or ends
+            await asyncio.sleep(LOOK_EVERY)
+            continue
         said = await asyncio.to_thread(_start, scratch, release)
-        if said == "ready":
+        if said == keeper.READY:
             return path
-    raise LaunchError(
-        f"the worker's keeper did not start: {said or 'it said nothing'} (log: {scratch / keeper.LOG})"
-    )
+        if said != keeper.BUSY:  # somebody else started one at the same time
+            raise LaunchError(
+                f"the worker's keeper did not start: {said or 'it said nothing'} (log: {scratch / keeper.LOG})"
+            )
+    raise LaunchError(f"the worker's keeper, process {pid}, neither listens nor ends: end it")
 
 
 async def _usable(path: Path, release: str) -> bool:
@@ -72,12 +80,10 @@ async def _usable(path: Path, release: str) -> bool:
         writer.write(frames.encode(frames.Update(release=release)))
         busy = True
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.5):  # an idle one closes at once
+            async with asyncio.timeout(RETIRE_WAIT):
                 while await reader.read(1 << 16):
                     pass
                 busy = False
-        if not busy:
-            await asyncio.to_thread(_wait_unlocked, path.with_name(keeper.LOCK), RETIRE_WAIT)
         return busy
     except OSError:
         return False
@@ -153,16 +159,6 @@ def _told(fd: int) -> str:
             break
         said += data
     return said.decode(errors="replace").strip()
-
-
-def _wait_unlocked(path: Path, seconds: float) -> bool:
-    """Wait until nobody holds the lock file; False when the time is over. Blocks."""
-    give_up = time.monotonic() + seconds
-    while keeper.holder(path):
-        if time.monotonic() > give_up:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 async def end(scratch: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from daemon.protocol import frames
 from daemon.worker import bash, journal, output, surroundings, syntax
-from daemon.worker.environment import Ended, Ending, Environment, Process, Spawn, Stop, first_of
+from daemon.worker.environment import Ended, Ending, Environment, Spawn, Stop, first_of
 from daemon.worker.refusal import Refusal
 
 INTERPRETERS: Final = ("bash",)
@@ -121,7 +121,9 @@ class Runs:
         key = (frame.session, frame.call)
         if going := self.going.get(key):
             going.waiting.append((peer, frame.id))
-        elif key in self.journal.entries:
+        elif entry := self.journal.entries.get(key):
+            if entry.kind != "run":
+                raise Refusal("bad_request", f"call {frame.call} is a write: give the run a call of its own")
             self._answer_finished(peer, frame.id, key)
         else:
             self._admit(frame)
@@ -154,6 +156,8 @@ class Runs:
         if going := self.going.get(key):
             peer.send(frames.Going(id=frame.id))
             going.waiting.append((peer, frame.id))
+            if going.sink and (newest := going.sink.ring[-frames.LIVE_CHUNK :]):
+                peer.send_live(frames.Output(id=frame.id), output.from_character(newest))
         elif key in self.journal.entries:
             self._answer_finished(peer, frame.id, key)
         else:
@@ -262,6 +266,11 @@ class Runs:
         for old in [one for one in slot.retired if one.gone]:
             await old.kill("")
             slot.retired.remove(old)
+
+        def abandon(_: object) -> None:
+            self._spawn(self._abandon(environment), "abandon a start")
+
+        run.stop.wanted.add_done_callback(abandon)
         try:
             notes = await environment.start()
         except OSError as error:
@@ -270,8 +279,15 @@ class Runs:
         except Refusal:
             slot.environment = None
             raise
+        finally:
+            run.stop.wanted.remove_done_callback(abandon)
         await asyncio.to_thread(self.journal.set_environment, session, run.interpreter, "")
         return notes
+
+    @staticmethod
+    async def _abandon(environment: Environment) -> None:
+        """A run was stopped while its environment started: that one goes, the next run starts another."""
+        await environment.kill("it was stopped while it started")
 
     async def _run(self, run: Run, slot: Slot, notes: tuple[str, ...]) -> journal.Result:
         environment = slot.environment
@@ -317,29 +333,36 @@ class Runs:
         self.journal.finish(key, result)
         return result
 
-    async def kill(self, session: str, reason: str) -> Ended:
-        """End every environment of a session (all sessions: "") with everything they started."""
+    async def kill(self, session: str | None, reason: str) -> Ended:
+        """End every environment of a session (None: of all) with everything they started."""
         for run in self.going.values():
-            if session in ("", run.frame.session):
+            if session in (None, run.frame.session):
                 run.stop()
-        ended: list[Process] = []
-        left: list[Process] = []
-        for place in [place for place in self._slots if session in ("", place[0])]:
-            slot = self._slots.pop(place)
-            why = reason if slot.environment and not slot.environment.died else ""
-            for environment in (*slot.retired, *([slot.environment] if slot.environment else [])):
-                one = await environment.kill(reason)
-                ended += one.ended
-                left += one.left
-            if why:
-                await asyncio.to_thread(self.journal.set_environment, *place, why)
-        return Ended(tuple(ended), tuple(left))
+        places = [place for place in self._slots if session in (None, place[0])]
+        async with asyncio.TaskGroup() as group:
+            work = [
+                group.create_task(self._end_slot(place, self._slots.pop(place), reason), name=f"end {place}")
+                for place in places
+            ]
+        found = [one for task in work for one in task.result()]
+        return Ended(
+            tuple(process for one in found for process in one.ended),
+            tuple(process for one in found for process in one.left),
+        )
+
+    async def _end_slot(self, place: tuple[str, str], slot: Slot, reason: str) -> list[Ended]:
+        now = slot.environment
+        tell = now is not None and not now.died  # one that died before has its own reason, which is kept
+        ended = [await one.kill(reason) for one in (*slot.retired, *([now] if now else []))]
+        if tell:
+            await asyncio.to_thread(self.journal.set_environment, *place, reason)
+        return ended
 
     async def close(self, reason: str) -> None:
         """End everything; what was going has that as the reason why nobody knows what it did."""
         self._closing = reason
         tasks = list(self._tasks.values())
-        await self.kill("", reason)
+        await self.kill(None, reason)
         if tasks:
             await asyncio.wait(tasks)
 

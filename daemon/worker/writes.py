@@ -18,6 +18,10 @@ class Writes:
         self._going: dict[journal.Key, asyncio.Future[int]] = {}
         self._paths: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
+    def going(self, key: journal.Key) -> bool:
+        """Whether the write of this name is being put in place now."""
+        return key in self._going
+
     async def before(self, key: journal.Key | None) -> int | None:
         """Bytes that the write of this name wrote before, waited for where it is going; None when there was none."""
         if key is None:

@@ -227,9 +227,9 @@ async def test_a_transfer_that_the_harness_gives_up_ends(dial: Dial, tmp_path: P
     big = tmp_path / "big"
     big.write_bytes(b"x" * (frames.WINDOW + 10 * frames.PIECE))
     dial.send(frames.Read(id=dial.id(), path=str(big)))
-    dial.send(frames.Write(id=90, path=str(tmp_path / "new")), b"x" * frames.PIECE)
-    await dial.next(90)
-    dial.send(frames.Window(id=90, bytes=0))
+    dial.send(frames.Write(id=9000, path=str(tmp_path / "new")), b"x" * frames.PIECE)
+    await dial.next(9000)
+    dial.send(frames.Window(id=9000, bytes=0))
     dial.send(frames.Window(id=1, bytes=0))
     while os.listdir(tmp_path) != ["big"]:
         await dial.run("true")

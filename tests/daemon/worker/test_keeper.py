@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from daemon.protocol import frames, framing
-from daemon.worker import connection, keeper, reaper, runs, surroundings
+from daemon.worker import connection, files, reaper, runs, surroundings
 from daemon.worker.keeper import LOCK, SOCKET, Busy, Keeper
 from tests.daemon.worker.dialing import Dial, Refused
 
@@ -126,6 +126,71 @@ async def test_a_keeper_that_ends_tells_what_was_going_as_unknown(scratch: Path)
         assert frame.unknown == "the worker's keeper was ended"
         assert body.startswith(b"one\n")
         assert isinstance((await dial.attach("waits"))[1], frames.Unknown), "it never began"
+
+
+async def test_an_attached_run_shows_its_newest_output_at_once(dial: Dial) -> None:
+    run = dial.begin("echo one; sleep 300", call="c")
+    await dial.prints(run, b"one\n")
+    id, _, _ = await dial.attach("c")
+    assert await dial.prints(id) == b"one\n"
+    await dial.interrupt("c")
+    await dial.ended(id)
+
+
+async def test_a_write_that_is_being_put_in_place_is_waited_for_by_attach(
+    dial: Dial, keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "go")
+    commit = files.Writing.commit
+
+    def slowly(self: files.Writing) -> None:
+        (tmp_path / "go").read_text()
+        commit(self)
+
+    monkeypatch.setattr(files.Writing, "commit", slowly)
+    for n in range(2):  # the same write, twice at once
+        dial.send(
+            frames.Write(id=9000 + n, path=str(tmp_path / "f"), session="s", call="w", last=True), b"text"
+        )
+    while not keeper.writes.going(("s", "w")):
+        await dial.interrupt("none")
+    id = dial.id()
+    dial.send(frames.Attach(id=id, session="s", call="w"))
+    await asyncio.to_thread((tmp_path / "go").write_text, "")
+    frame, _ = await dial.next(id)
+    assert (frame.exit, frame.unknown) == (0, "")
+    assert [(await dial.next(9000 + n))[0].size for n in range(2)] == [4, 4]
+
+
+async def test_a_write_and_a_run_do_not_share_a_name(dial: Dial, tmp_path: Path) -> None:
+    await dial.write(tmp_path / "f", b"x", session="s", call="w")
+    with pytest.raises(Refused, match="call w is a write: give the run a call of its own"):
+        await dial.run("true", call="w")
+    with pytest.raises(Refused, match="`session` is empty"):
+        await dial.kill("")
+
+
+async def test_a_run_can_be_stopped_while_its_environment_starts(dial: Dial, home: Path) -> None:
+    (home / ".bash_profile").write_text(f"touch {home}/started; sleep 1000\n")
+    id = dial.begin("echo never", call="c")
+    while not (home / "started").exists():
+        await dial.interrupt("none")
+    await dial.interrupt("c")
+    ran = await dial.ended(id)
+    assert (ran.end.stopped, ran.text) == ("interrupt", "")
+    (home / ".bash_profile").write_text("")
+    assert (await dial.run("echo ok")).text == "ok\n"
+
+
+async def test_a_session_can_be_killed_while_its_environment_starts(dial: Dial, home: Path) -> None:
+    (home / ".bash_profile").write_text(f"touch {home}/started; sleep 1000\n")
+    id = dial.begin("echo never", call="c")
+    while not (home / "started").exists():
+        await dial.interrupt("none")
+    assert "none is left" in await dial.kill()
+    assert (await dial.ended(id)).end.stopped == "interrupt"
+    (home / ".bash_profile").write_text("")
+    assert (await dial.run("echo ok")).text == "ok\n"
 
 
 async def test_one_scratch_folder_has_one_keeper(keeper: Keeper) -> None:
@@ -320,4 +385,3 @@ def test_another_process_that_got_the_pid_is_not_signalled() -> None:
     assert one is not None
     assert not reaper.send_signal(one._replace(started=one.started - 1), 9)
     assert not reaper.send_signal(one._replace(pid=2**22 + 1), 9)
-    assert keeper.SOCKET
