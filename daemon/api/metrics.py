@@ -17,9 +17,9 @@ STATES: Final = ("connected", "refused", "gone")
 
 
 def text(
-    counts: Counts, version: str, sessions: Iterable[api.Info], workers: Iterable[api.WorkerInfo]
+    counts: Counts, version: str, sessions: Mapping[Status, int], workers: Iterable[api.WorkerInfo]
 ) -> bytes:
-    """All metrics of this moment."""
+    """All metrics of this moment. `sessions`: how many there are in each status."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Now(counts, version, sessions, workers))
     return generate_latest(registry)
@@ -27,11 +27,11 @@ def text(
 
 class _Now(Collector):
     def __init__(
-        self, counts: Counts, version: str, sessions: Iterable[api.Info], workers: Iterable[api.WorkerInfo]
+        self, counts: Counts, version: str, sessions: Mapping[Status, int], workers: Iterable[api.WorkerInfo]
     ) -> None:
         self._counts = counts
         self._version = version
-        self._sessions: Counter[str] = Counter(info.status for info in sessions)
+        self._sessions = sessions
         self._workers: Counter[str] = Counter(worker.state for worker in workers)
 
     def describe(self) -> Iterable[Metric]:
@@ -40,8 +40,8 @@ class _Now(Collector):
     def collect(self) -> Iterator[Metric]:
         counts = self._counts
         yield _gauge("outrider_info", "The release that runs.", "release", {self._version: 1})
-        statuses: tuple[str, ...] = get_args(Status)
-        by_status = {status: self._sessions[status] for status in statuses}
+        statuses: tuple[Status, ...] = get_args(Status)
+        by_status: dict[str, int] = {status: self._sessions.get(status, 0) for status in statuses}
         yield _gauge("outrider_sessions", "Sessions by status.", "status", by_status)
         by_state = {state: self._workers[state] for state in STATES}
         yield _gauge("outrider_workers", "Workers by state.", "state", by_state)

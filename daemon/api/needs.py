@@ -1,6 +1,6 @@
 """What the API asks of the harness and the providers, as it calls them; the tests' fakes fit these shapes too."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -85,6 +85,8 @@ class Harness(Protocol):
     async def list(
         self, status: Status | None = None, limit: int = 100, after: str = ""
     ) -> Sequence[api.Info]: ...
+
+    async def tally(self) -> Mapping[Status, int]: ...
 
     async def post(self, id: str, via: str, parts: Sequence[api.Part], key: str = "") -> int: ...
 

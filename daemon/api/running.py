@@ -1,6 +1,6 @@
 """The routes of the daemon itself: its release and health, workers, providers, keys, events, metrics and schema."""
 
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import web
 
@@ -16,8 +16,6 @@ from daemon.harness.errors import Conflict, Invalid, NoSpace, Unready
 from daemon.ownfile import OwnFileError
 from daemon.protocol import api, events
 from daemon.provider.service import BadSetting, FixedSetting
-
-ALL: Final = 1 << 62  # sessions, where each is counted
 
 
 class Running:
@@ -206,7 +204,7 @@ class Running:
         self._gate.revoke(name)
 
     async def metrics(self, request: web.Request, caller: Caller) -> web.Response:
-        sessions = await self._harness.list(limit=ALL)
+        sessions = await self._harness.tally()
         body = metrics.text(self._counts, self._version.version, sessions, self._harness.workers())
         return web.Response(body=body, headers={"Content-Type": metrics.MEDIA_TYPE})
 

@@ -1,8 +1,8 @@
 """A harness in memory, with the API's semantics and none of the work, and the recording of what it was asked."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ class FakeHarness:
         self.workers_of: tuple[WorkerRef, ...] = ()
         self.patches: list[api.ConfigPatch] = []
         self.changed = Changes()
-        self.watching, self.left = asyncio.Event(), asyncio.Event()
+        self.left = asyncio.Event()
 
     def session(self, *texts: str) -> str:
         """A new session with a start, a config and a message for each text."""
@@ -147,6 +147,9 @@ class FakeHarness:
             raise Malformed(f"after: there is no session {after}")
         infos = [await self.info(id) for id in sorted(self.logs, reverse=True) if not after or id < after]
         return [info for info in infos if status is None or info.status == status][:limit]
+
+    async def tally(self) -> Mapping[Status, int]:
+        return Counter([(await self.info(id)).status for id in self.logs])
 
     async def post(self, id: str, via: str, parts: Sequence[api.Part], key: str = "") -> int:
         await self._change()
@@ -224,9 +227,10 @@ class FakeHarness:
     @contextmanager
     def changes(self) -> Iterator[Changed]:
         with self.changed.read() as reader:
-            self.watching.set()
-            yield reader
-        self.left.set()
+            try:
+                yield reader
+            finally:
+                self.left.set()
 
     def workers(self) -> Sequence[api.WorkerInfo]:
         return self.known_workers
