@@ -8,12 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from daemon.api.keys import Keys
 from daemon.client import ApiFailure, Back, Client, Followed, Lost, Unreachable
+from daemon.harness.changes import WORKERS
 from daemon.harness.errors import Unready
+from daemon.ownfile import OwnFileError
 from daemon.protocol import api
 from daemon.protocol.records import TEXT, Record, WorkerRef, draft
+from daemon.provider.service import BadSetting, FixedSetting
 from tests.daemon.api.conftest import Http
-from tests.daemon.api.fakes import FakeHarness, serve
+from tests.daemon.api.fakes import FakeHarness, FakeProviders, serve
 
 NOBODY = "f" * 16
 TEXT_PART = api.Part(TEXT, b"hello")
@@ -119,6 +123,89 @@ async def test_each_call_gives_the_daemons_own_values(client: Client, harness: F
     assert list(await client.workers()) == harness.known_workers
     assert (await client.providers()).default == "rehearsal/tour"
     assert list(await client.models()) == ["rehearsal/tour"]
+
+
+async def test_a_session_is_changed_and_ended(client: Client, harness: FakeHarness) -> None:
+    id = harness.session()
+    assert await client.set_workers(id, [WorkerRef("w", "/srv"), WorkerRef("v")], "me") == 3
+    assert harness.workers_of == (WorkerRef("w", "/srv"), WorkerRef("v"))
+    patch = api.ConfigPatch(context=None, params={"effort": None, "a": 1})
+    assert await client.patch_config(id, patch, "you & me") == 4
+    assert harness.patches == [patch]
+    assert harness.logs[id].stored[-1].header.via == "you & me"
+    await client.end(id, "me")
+    assert harness.seen[-1] == ("end", id, "me")
+    with pytest.raises(ApiFailure, match="has ended") as ended:
+        await client.end(id, "me")
+    assert ended.value.status == 410
+
+
+async def test_keys_and_providers_are_set_up(harness: FakeHarness, path: Path) -> None:
+    keys, providers = Keys(path.with_name("keys.toml")), FakeProviders()
+    async with serve(harness, socket=path, keys=keys, providers=providers), Client(path) as client:
+        made = await client.make_key("laptop", "operator")
+        assert keys.find(made.key) == api.KeyInfo("laptop", "operator", made.created)
+        assert list(await client.keys()) == [api.KeyInfo("laptop", "operator", made.created)]
+        with pytest.raises(ApiFailure, match="there is a key laptop already"):
+            await client.make_key("laptop", "viewer")
+        await client.revoke_key("laptop")
+        assert list(await client.keys()) == []
+        with pytest.raises(ApiFailure, match="there is no key"):
+            await client.revoke_key("a/b c")
+        setting = api.ProviderSetting(key="sk-1")
+        assert (await client.set_provider("anthropic", setting)).name == "anthropic"
+        assert providers.settings == [("anthropic", setting)]
+        for failure, status in [
+            (BadSetting("url: no"), 422),
+            (FixedSetting("key: no"), 409),
+            (OwnFileError("x"), 507),
+        ]:
+            providers.failure = failure
+            with pytest.raises(ApiFailure, match=str(failure)) as refused:
+                await client.set_provider("anthropic", setting)
+            assert refused.value.status == status
+        with pytest.raises(ApiFailure, match="there is no provider"):
+            await client.set_provider("a/b", setting)
+
+
+async def test_the_daemons_events_begin_anew_on_each_connection(harness: FakeHarness, path: Path) -> None:
+    one, two = harness.session(), harness.session()
+    line = Line(path)
+    async with (
+        serve(harness, socket=path),
+        line.open(),
+        Client(line.path, first_wait=0.001, longest_wait=0.002) as client,
+        aclosing(client.events(1)) as stream,
+    ):
+        state = await anext(stream)
+        assert isinstance(state, api.State)
+        assert [info.id for info in state.sessions] == [two]
+        harness.changed.put(one)
+        assert await anext(stream) == await harness.info(one)
+        harness.changed.put(WORKERS)
+        assert await anext(stream) == api.Workers(())
+        line.cut()
+        assert isinstance(await anext(stream), Lost)
+        while isinstance(event := await anext(stream), Lost):
+            pass
+        assert isinstance(event, Back)
+        assert await anext(stream) == state
+
+
+async def test_events_with_a_key_that_is_revoked_end(harness: FakeHarness, path: Path) -> None:
+    keys = Keys(path.with_name("keys.toml"))
+    async with serve(harness, socket=path, keys=keys, tcp=["127.0.0.1:0"]) as served, Client(path) as owner:
+        key = (await owner.make_key("a", "viewer")).key
+        async with (
+            Client(f"http://{served.tcp[0]}", key, first_wait=0.001) as client,
+            aclosing(client.events()) as stream,
+        ):
+            await anext(stream)
+            await owner.revoke_key("a")
+            assert isinstance(await anext(stream), Lost)
+            with pytest.raises(ApiFailure, match="revoked") as refused:
+                await anext(stream)
+            assert refused.value.status == 401
 
 
 async def test_records_come_decoded_and_checked(client: Client, harness: FakeHarness) -> None:

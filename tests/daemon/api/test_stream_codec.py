@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.protocol import api, events, records
-from daemon.protocol.records import JSON, TEXT, Header, Record
+from daemon.protocol.records import JSON, TEXT, Config, Header, Record
 
 
 def stored(n: int, type: str, body: bytes) -> Record:
@@ -43,6 +43,33 @@ def test_any_events_in_any_pieces_and_line_ends_come_back(
 ) -> None:
     data = events.COMMENT + events.COMMENT.join(map(events.encode, sent)) + b"event: later\ndata: {}\n\n"
     assert read(events.Decoder(events.SESSION), data.replace(b"\n", end), size) == sent
+
+
+infos = st.builds(
+    lambda title, n: api.Info("0" * 16, "closed", Config("a/b"), "t", "u", n, title=title),
+    st.text(max_size=30),
+    st.integers(1, 9),
+)
+workers = st.builds(lambda reason: api.WorkerInfo("w", "refused", reason), st.text(max_size=30))
+daemon_events = st.one_of(
+    infos,
+    st.lists(workers, max_size=3).map(lambda found: api.Workers(tuple(found))),
+    st.builds(
+        lambda i, w: api.State(tuple(i), tuple(w)), st.lists(infos, max_size=3), st.lists(workers, max_size=3)
+    ),
+    st.builds(lambda m: api.ApiError(api.ApiErrorBody(503, m)), st.text(max_size=30)),
+)
+
+
+@given(st.lists(daemon_events, max_size=5), st.integers(1, 200))
+def test_the_daemons_events_in_any_pieces_come_back(sent: list[events.DaemonEvent], size: int) -> None:
+    data = b"".join(map(events.encode, sent)) + b"event: later\ndata: {}\n\n"
+    decoder, found = events.Decoder(events.DAEMON), []
+    for at in range(0, len(data), size):
+        decoder.feed(data[at : at + size])
+        while (event := decoder.next()) is not None:
+            found.append(event)
+    assert found == sent
 
 
 @given(st.binary(max_size=200))
