@@ -18,6 +18,7 @@ MEDIA_TYPE: Final = "application/x-outrider-records"
 
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
+NO_EXTRA: Final = msgspec.Raw(b"")
 
 Kind = Literal[
     "start",
@@ -168,12 +169,16 @@ class _AnyConfig(Config, frozen=True):
 class CallBody(Struct, frozen=True, omit_defaults=True):
     """Body of a call record. `arguments` is the provider's own string, valid JSON or not.
 
-    `extra` is what the provider wants back with the call (a signature), as its own JSON.
+    `extra` is what the provider wants back with the call (a signature), as its own JSON; empty is NO_EXTRA.
     """
 
     name: str
     arguments: str
-    extra: msgspec.Raw = msgspec.Raw(b"")
+    extra: msgspec.Raw = NO_EXTRA
+
+    def __post_init__(self) -> None:
+        if not len(self.extra):  # only the default itself is left out when written; another would leave a hole
+            structs.force_setattr(self, "extra", NO_EXTRA)
 
 
 class ErrorBody(Struct, frozen=True):

@@ -291,3 +291,12 @@ def test_usage_adds_up_and_a_prompt_counts_the_cache() -> None:
 def test_a_worker_that_a_client_names_is_checked(bad: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(bad, WorkerRef)
+
+
+def test_a_call_without_anything_extra_is_written_whole_whatever_empty_it_was_given() -> None:
+    for extra in (records.NO_EXTRA, msgspec.Raw(b"")):
+        body = msgspec.json.encode(CallBody("run", "{}", extra))
+        assert body == b'{"name":"run","arguments":"{}"}'
+        assert msgspec.json.encode(structs.replace(CallBody("run", "{}"), extra=extra)) == body
+    kept = CallBody("run", "{}", msgspec.Raw(b'{"a":1}'))
+    assert msgspec.json.decode(msgspec.json.encode(kept), type=CallBody) == kept
