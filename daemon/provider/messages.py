@@ -4,9 +4,10 @@ from typing import Any, Final
 
 import msgspec
 
-from daemon.protocol.records import JSON, CallBody, Usage
+from daemon.protocol.records import JSON, NO_EXTRA, CallBody, Usage
 from daemon.provider import errors, repair, sse
-from daemon.provider.base import Block, Delta, End, Event, Outcome, ProviderError
+from daemon.provider.base import Block, Delta, End, Event, Outcome
+from daemon.provider.decoding import StreamDecoder
 
 BLOCK: Final = "application/vnd.anthropic.block+json"  # a block as the provider wants it back
 
@@ -58,68 +59,24 @@ class _Open:
         }
 
 
-class Decoder:
+class Decoder(StreamDecoder):
     """One answer's decoder; see `base.Decoder`. Blocks it does not know are kept raw, as kind thinking.
 
     `limit`: bytes of one event.
     """
 
     def __init__(self, limit: int = sse.MAX_EVENT) -> None:
-        self._parser = sse.Parser(limit)
+        super().__init__(limit)
         self._open: dict[int, _Open] = {}
         self._given = 0
-        self._events = 0
         self._started = False
-        self._done = False
-        self._failed: ProviderError | None = None
         self._usage: dict[str, Any] = {}
         self._model = ""
         self._stop = ""
         self._detail = ""
 
-    @property
-    def events(self) -> int:
-        return self._events
-
-    def feed(self, data: bytes) -> list[Event]:
-        if self._failed is not None:
-            raise self._failed
-        try:
-            found = self._parser.feed(data)
-        except sse.TooLong as error:
-            raise errors.malformed(str(error), b"") from error
-        return self._take(found)
-
-    def end(self) -> list[Event]:
-        if self._failed is not None:
-            raise self._failed
-        given: list[Event] = []
-        try:
-            given = self._take(self._parser.end())
-        except ProviderError as error:
-            if error.code != "malformed":  # otherwise its last event was cut in the middle
-                raise
-        if not self._done:
-            self._failed = errors.cut("the stream ended before its last event")
-            if not given:
-                raise self._failed
-        return given
-
-    def _take(self, found: list[sse.Event]) -> list[Event]:
-        given: list[Event] = []
-        for event in found:
-            if self._done:
-                break
-            try:
-                self._event(event.data, given)
-            except ProviderError as error:
-                self._failed = error
-                if given:
-                    break
-                raise
-        return given
-
-    def _event(self, data: bytes, given: list[Event]) -> None:
+    def _event(self, found: sse.Event, given: list[Event]) -> None:
+        data = found.data
         try:
             event = repair.loads(data)
         except ValueError as error:
@@ -277,7 +234,6 @@ def _call(block: _Open) -> Block:
         for name, value in start.items()
         if name not in ("type", "id", "name", "input") and value is not None and value != DIRECT
     }
-    body = CallBody(repair.text(str(start.get("name") or "")), arguments)
-    if extra:  # an empty Raw that is not the default itself would be written as nothing
-        body = msgspec.structs.replace(body, extra=msgspec.Raw(msgspec.json.encode(repair.scrub(extra))))
+    raw = msgspec.Raw(msgspec.json.encode(repair.scrub(extra))) if extra else NO_EXTRA
+    body = CallBody(repair.text(str(start.get("name") or "")), arguments, raw)
     return Block("call", msgspec.json.encode(body), JSON, repair.text(str(start.get("id") or "")))

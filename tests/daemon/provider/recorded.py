@@ -1,15 +1,15 @@
-"""The recorded Messages streams: what they are, what they decode to, and how they are cut for a decoder."""
+"""The recorded streams: what they are, what they decode to, and how they are cut for a decoder."""
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from daemon.protocol.records import CallBody
-from daemon.provider.base import Block, Delta, Event, Outcome, ProviderError
-from daemon.provider.messages import Decoder
+from daemon.provider import chat, messages
+from daemon.provider.base import Block, Decoder, Delta, Event, Outcome, ProviderError
 
 NAMES = (
     "code-execution",
@@ -29,13 +29,33 @@ NAMES = (
     "web-search-citations",
 )
 
+CHAT_NAMES = (
+    "avian-double-finish",
+    "azure-tool-call",
+    "deepseek-reasoning-content",
+    "deepseek-tool-split-args",
+    "groq-parallel-tools",
+    "llamacpp-reasoning-tool",
+    "mistral-tool-no-index",
+    "mistral-vllm-empty-name",
+    "ollama-reasoning-tool",
+    "openai-length-empty",
+    "openai-parallel-tools",
+    "openai-text-usage-last",
+    "openrouter-error-chunk",
+    "openrouter-reasoning-details-tool",
+    "snowflake-no-finish-reason",
+    "vllm-text",
+    "xai-reasoning-parallel-tools",
+)
+
 
 class Recording:
     """One recording: its answer's bytes and what is said about it."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.answer = (folder / f"anthropic-{name}.sse").read_bytes()
-        self.said: dict[str, Any] = msgspec.json.decode((folder / f"anthropic-{name}.json").read_bytes())
+    def __init__(self, folder: Path, name: str, wire: str = "anthropic") -> None:
+        self.answer = (folder / f"{wire}-{name}.sse").read_bytes()
+        self.said: dict[str, Any] = msgspec.json.decode((folder / f"{wire}-{name}.json").read_bytes())
 
     @property
     def expected(self) -> dict[str, Any]:
@@ -43,9 +63,11 @@ class Recording:
         return found
 
 
-def decode(pieces: Iterable[bytes]) -> list[Event | ProviderError]:
+def decode(
+    pieces: Iterable[bytes], make: Callable[[], Decoder] = messages.Decoder
+) -> list[Event | ProviderError]:
     """All that a decoder makes of an answer in these pieces; an error is the last."""
-    decoder = Decoder()
+    decoder = make()
     found: list[Event | ProviderError] = []
     try:
         for piece in pieces:
@@ -55,6 +77,11 @@ def decode(pieces: Iterable[bytes]) -> list[Event | ProviderError]:
     except ProviderError as error:
         found.append(error)
     return found
+
+
+def decode_chat(pieces: Iterable[bytes]) -> list[Event | ProviderError]:
+    """The same for Chat Completions."""
+    return decode(pieces, chat.Decoder)
 
 
 def cuts(data: bytes, seed: int = 0) -> Iterator[list[bytes]]:

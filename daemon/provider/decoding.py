@@ -1,0 +1,72 @@
+"""The half of a decoder that every wire of event streams shares: cut the bytes, keep errors in order, see the end."""
+
+from daemon.provider import errors, sse
+from daemon.provider.base import Event, ProviderError
+
+
+class StreamDecoder:
+    """Feeds a wire's events to `_event`, which appends what they give; see `base.Decoder`. `limit`: bytes of one event.
+
+    A wire counts its real events in `_events`, and sets `_done` when it has given its Outcome.
+    """
+
+    def __init__(self, limit: int = sse.MAX_EVENT) -> None:
+        self._parser = sse.Parser(limit)
+        self._events = 0
+        self._done = False
+        self._failed: ProviderError | None = None
+
+    @property
+    def events(self) -> int:
+        return self._events
+
+    def feed(self, data: bytes) -> list[Event]:
+        if self._failed is not None:
+            raise self._failed
+        try:
+            found = self._parser.feed(data)
+        except sse.TooLong as error:
+            raise errors.malformed(str(error), b"") from error
+        return self._take(found)
+
+    def end(self) -> list[Event]:
+        if self._failed is not None:
+            raise self._failed
+        given: list[Event] = []
+        try:
+            given = self._take(self._parser.end())
+        except ProviderError as error:
+            if error.code != "malformed":
+                raise
+            self._failed = None  # its last event was cut in the middle
+        if self._done:
+            return given
+        try:
+            self._close(given)
+        except ProviderError as error:
+            self._failed = error
+            if not given:
+                raise
+        return given
+
+    def _event(self, found: sse.Event, given: list[Event]) -> None:
+        """Take one event. Raises ProviderError for an error in the stream and for an event that does not read."""
+        raise NotImplementedError
+
+    def _close(self, given: list[Event]) -> None:
+        """The stream ended before its last event; raises ProviderError unless that makes no difference."""
+        raise errors.cut("the stream ended before its last event")
+
+    def _take(self, found: list[sse.Event]) -> list[Event]:
+        given: list[Event] = []
+        for event in found:
+            if self._done:
+                break
+            try:
+                self._event(event, given)
+            except ProviderError as error:
+                self._failed = error
+                if given:
+                    break
+                raise
+        return given
