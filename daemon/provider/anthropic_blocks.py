@@ -7,11 +7,10 @@ from typing import Any, Final, Literal, assert_never
 import msgspec
 
 from daemon.chain import Call, Media, Part, Raw, Result, Text
-from daemon.provider import images, repair
+from daemon.provider import fitting, repair
 from daemon.provider.base import Tool
+from daemon.provider.images import BadImage
 
-MAX_IMAGE: Final = 5 << 20  # bytes of base64
-MAX_SIDE: Final = 8000  # pixels
 NOTHING: Final = "(nothing)"  # stands where a message would be empty, which the API refuses
 
 _encode = msgspec.json.Encoder().encode
@@ -57,20 +56,15 @@ def text(words: str) -> bytes:
 
 
 def _media(part: Media) -> bytes:
-    """An image block of the type that its bytes show, or a note that says why there is none."""
-    size = 4 * -(-len(part.data) // 3)
+    """An image block of the type that its bytes show, made smaller where it is too large, or a note that says why
+    there is none.
+    """
     try:
-        image = images.inspect(part.data)
-        if size > MAX_IMAGE:
-            raise images.BadImage(f"it is {size} bytes in base64, where {MAX_IMAGE} are allowed")
-        if max(image.width, image.height) > MAX_SIDE:
-            raise images.BadImage(
-                f"it is {image.width} by {image.height} pixels, where {MAX_SIDE} a side are allowed"
-            )
-    except images.BadImage as error:
-        return text(f"[an image ({part.type}, {len(part.data)} bytes) that cannot be shown: {error}]")
-    data = b2a_base64(part.data, newline=False).decode()
-    source = {"type": "base64", "media_type": image.type, "data": data}
+        fitted = fitting.fitted(part.data)
+    except BadImage as error:
+        return text(fitting.note(part.type, part.data, error))
+    data = b2a_base64(fitted.data, newline=False).decode()
+    source = {"type": "base64", "media_type": fitted.image.type, "data": data}
     return _encode({"type": "image", "source": source})
 
 

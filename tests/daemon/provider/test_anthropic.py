@@ -11,8 +11,10 @@ import pytest
 from daemon.chain import GO_ON, Context, Media, Raw, Turn, fold
 from daemon.protocol.records import draft
 from daemon.provider.anthropic import Anthropic
-from daemon.provider.anthropic_blocks import MAX_IMAGE, MAX_SIDE, NOTHING
+from daemon.provider.anthropic_blocks import NOTHING
 from daemon.provider.base import Model, Wire
+from daemon.provider.fitting import MAX_SIDE
+from daemon.provider.images import Image, inspect
 from daemon.provider.messages import BLOCK
 from daemon.provider.repair import INVALID
 from tests.daemon.book import Book
@@ -350,18 +352,16 @@ def test_an_images_type_is_the_one_its_bytes_show(format: str) -> None:
 
 
 def test_an_image_that_cannot_be_sent_is_replaced_by_a_note() -> None:
-    whole = picture(size=(50, 50))
-    large = whole[:-12] + bytes(MAX_IMAGE * 3 // 4) + whole[-12:]
-    wide = picture(size=(MAX_SIDE + 1, 1))
-    for data, why in (
-        (whole[:40], "cut off"),
-        (picture("BMP"), "not a PNG"),
-        (large, "base64"),
-        (wide, "pixels"),
-    ):
+    for data, why in ((picture(size=(50, 50))[:40], "cut off"), (picture("BMP"), "not a PNG")):
         (block,) = messages(user(Media("image/png", data)))[0]
         assert block["type"] == "text"
         assert why in block["text"]
+
+
+def test_an_image_that_is_too_large_is_sent_smaller() -> None:
+    (block,) = messages(user(Media("image/png", picture(size=(MAX_SIDE + 1, 4)))))[0]
+    sent = base64.b64decode(block["source"]["data"])
+    assert inspect(sent) == Image("image/png", MAX_SIDE, 4)
 
 
 # Cache marks and the kept wire.
