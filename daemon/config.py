@@ -41,7 +41,10 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 
 
 class ProviderEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`[providers.NAME]`, with `$VAR` expanded. `kind` is never empty here, the other texts may be."""
+    """`[providers.NAME]`, with `$VAR` expanded. `kind` is never empty here, the other texts may be.
+
+    `quirks`: what a server of this kind takes or refuses, by the kind's own names.
+    """
 
     kind: str = ""
     url: str = ""
@@ -49,6 +52,7 @@ class ProviderEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     region: str = ""
     headers: Mapping[str, str] = {}
     models: Mapping[str, ModelEntry] = {}
+    quirks: Mapping[str, bool | str] = {}
 
 
 class Address(Struct, frozen=True):

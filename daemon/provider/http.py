@@ -76,7 +76,7 @@ async def stream(
                     given = True
             return
         except ProviderError as error:
-            hidden = _hide(error, request)
+            hidden = hide(error, request)
         now = policy.clock()
         since = now if since is None else since
         wait = policy.wait(hidden, tried, now - since)
@@ -114,12 +114,12 @@ async def _once(
                 left = policy.stall if decoder.events > seen else left - (policy.clock() - start)
             raise TimeoutError
         except aiohttp.ClientError as error:  # some of its time-outs are TimeoutErrors too
-            raise errors.with_request(_translated(error), request_id) from None
+            raise errors.with_request(translated(error), request_id) from None
         except TimeoutError:
             stalled = ProviderError(f"no event for {policy.stall:g} s", code="stalled", retryable=True)
             raise errors.with_request(stalled, request_id) from None
         except OSError as error:
-            raise errors.with_request(_translated(error), request_id) from None
+            raise errors.with_request(translated(error), request_id) from None
         except ProviderError as error:
             raise errors.with_request(error, request_id) from None
 
@@ -194,7 +194,7 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
         yield body[start : start + PIECE]
 
 
-def _translated(error: Exception) -> ProviderError:
+def translated(error: Exception) -> ProviderError:
     """An error of the client's as one of ours."""
     said = " ".join(str(error).split()) or type(error).__name__
     match error:
@@ -208,7 +208,7 @@ def _translated(error: Exception) -> ProviderError:
             return ProviderError(f"the connection broke: {said}", code="connection", retryable=True)
 
 
-def _hide(error: ProviderError, request: Request) -> ProviderError:
+def hide(error: ProviderError, request: Request) -> ProviderError:
     """The same error without any value of a private header, which providers and proxies like to repeat."""
     for name, value in request.headers.items():
         for secret in {value, value.removeprefix("Bearer ")}:

@@ -1,20 +1,29 @@
 """Build the providers that are configured, and find who serves a `provider/model`."""
 
+import asyncio
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
+import aiohttp
 import msgspec
+from msgspec import structs
 
 from daemon.config import ConfigError, ProviderEntry
-from daemon.provider import models, script
-from daemon.provider.anthropic import URL, Anthropic
+from daemon.provider import anthropic, models, openai_chat, quirks, script
+from daemon.provider.anthropic import Anthropic
 from daemon.provider.base import Model, Provider, ProviderError
+from daemon.provider.listing import LIMIT, list_models
+from daemon.provider.openai_chat import OpenAIChat
 from daemon.provider.rehearsal import Rehearsal
 
-KINDS: Final = ("anthropic", "rehearsal")  # that this release has a wire for
+CHAT: Final = "openai-chat"
+BASE_URL: Final = "OPENAI_BASE_URL"  # as clients of the wire have it: any server's address
+API_KEY: Final = "OPENAI_API_KEY"
+MODEL: Final = "OPENAI_MODEL"  # the one to begin with, of those that this server has
 REHEARSAL: Final = "rehearsal"
 TOUR: Final = "tour"
 SPEED: Final = "OUTRIDER_REHEARSAL_SPEED"  # 2 is twice as fast, 0 without pauses
@@ -23,15 +32,18 @@ SPEED: Final = "OUTRIDER_REHEARSAL_SPEED"  # 2 is twice as fast, 0 without pause
 def build(
     entries: Mapping[str, ProviderEntry], folder: Path | None, env: Mapping[str, str]
 ) -> dict[str, Provider]:
-    """The configured providers by name, in their order, the rehearsal last; those of a kind that this release has no
-    wire for are left out. `folder`: the user's rehearsals; it is listed, so this is for start-up, not for the loop.
-    Raises ConfigError.
+    """The configured providers by name, in their order, then the chat server that the environment names, the
+    rehearsal last; those of a kind that this release has no wire for are left out. `folder`: the user's rehearsals; it
+    is listed, so this is for start-up, not for the loop. Raises ConfigError.
     """
     built: dict[str, Provider] = {}
-    for name, entry in entries.items():
+    named = env.get(MODEL, "").strip()
+    for name, entry in with_environment(entries, env).items():
         match entry.kind or name:
             case "anthropic":
                 built[name] = _anthropic(name, entry)
+            case "openai-chat":
+                built[name] = _chat(name, entry, named if name == CHAT else "")
             case "rehearsal":
                 built[name] = Rehearsal(script.names(folder), folder=folder, speed=_speed(env), name=name)
             case _:
@@ -58,7 +70,8 @@ def resolve(name: str, providers: Mapping[str, Provider]) -> tuple[Provider, Mod
     if isinstance(provider, Rehearsal) and all(model != script.name for script in known):
         there = ", ".join(f"{wanted}/{script.name}" for script in known)
         raise ProviderError(f"model {name!r}: there is no such rehearsal; there are {there}", code="model")
-    return provider, models.find(model, known)
+    facts = models.CHAT if isinstance(provider, OpenAIChat) else ()
+    return provider, models.known_as(model, known, facts)
 
 
 def served(providers: Mapping[str, Provider]) -> list[str]:
@@ -66,8 +79,30 @@ def served(providers: Mapping[str, Provider]) -> list[str]:
     return [f"{name}/{model.name}" for name, provider in providers.items() for model in provider.models()]
 
 
+async def refresh(
+    providers: Mapping[str, Provider], http: aiohttp.ClientSession, limit: float = LIMIT
+) -> dict[str, str]:
+    """Ask every server that is worth it for its models, so that `served` and `default_model` know them.
+
+    Why one gave none, by the provider's name; it keeps what it knew. Takes `limit` seconds at most.
+    """
+    failed: dict[str, str] = {}
+
+    async def ask(provider: OpenAIChat) -> None:
+        try:
+            await list_models(provider, http, limit)
+        except ProviderError as error:
+            failed[provider.name] = error.message
+
+    async with asyncio.TaskGroup() as group:
+        for name, provider in providers.items():
+            if isinstance(provider, OpenAIChat) and provider.lists:
+                group.create_task(ask(provider), name=f"models of {name}")
+    return failed
+
+
 def default_model(providers: Mapping[str, Provider]) -> str:
-    """The model of a session when nobody names one: the first provider's best, else the tour."""
+    """The model of a session when nobody names one: the best of the first provider that knows any, else the tour."""
     for name, provider in providers.items():
         if not isinstance(provider, Rehearsal) and (known := provider.models()):
             return f"{name}/{known[0].name}"
@@ -75,7 +110,10 @@ def default_model(providers: Mapping[str, Provider]) -> str:
 
 
 class Registry:
-    """The providers of one daemon; see `build` for the arguments. `env`: the process's own when left out."""
+    """The providers of one daemon; see `build` for the arguments. `env`: the process's own when left out.
+
+    `entries`: what they were made of, with what the environment names.
+    """
 
     def __init__(
         self,
@@ -83,7 +121,9 @@ class Registry:
         folder: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        self.providers = build(entries, folder, os.environ if env is None else env)
+        environ = os.environ if env is None else env
+        self.entries = with_environment(entries, environ)
+        self.providers = build(entries, folder, environ)
         self._unserved = {
             name: entry.kind or name for name, entry in entries.items() if name not in self.providers
         }
@@ -104,19 +144,80 @@ class Registry:
         """See `default_model`."""
         return default_model(self.providers)
 
+    async def refresh(self, http: aiohttp.ClientSession, limit: float = LIMIT) -> dict[str, str]:
+        """See `refresh`."""
+        return await refresh(self.providers, http, limit)
+
+
+def with_environment(
+    entries: Mapping[str, ProviderEntry], env: Mapping[str, str]
+) -> Mapping[str, ProviderEntry]:
+    """The entries, and where none has an address for it one for the chat server of the environment.
+
+    Its key goes nowhere but to its own address: an entry with an address has its own key, or none.
+    """
+    url, key = env.get(BASE_URL, "").strip(), _sendable(API_KEY, env.get(API_KEY, ""))
+    url = _address(BASE_URL, url) if url else ""
+    entry = entries.get(CHAT, ProviderEntry(kind=CHAT))
+    if entry.url or (entry.kind or CHAT) != CHAT or (CHAT not in entries and not url and not key):
+        return entries
+    filled = structs.replace(entry, url=url or openai_chat.URL, key=entry.key or key)
+    return {**entries, CHAT: filled}
+
 
 def _anthropic(name: str, entry: ProviderEntry) -> Provider:
     where = f"providers.{name}"
-    table = {model: msgspec.to_builtins(limits) for model, limits in entry.models.items()}
+    url, key = _address(f"{where}.url", entry.url or anthropic.URL), _sendable(f"{where}.key", entry.key)
+    if entry.quirks:
+        raise ConfigError(f"{where}.quirks: a provider of kind anthropic has none; leave it out")
+    known = _known(where, models.ANTHROPIC, entry)
+    return Anthropic(name, url=url, key=key, headers=_headers(where, entry), known=known)
+
+
+def _chat(name: str, entry: ProviderEntry, model: str) -> Provider:
+    """`model`: the one to begin with, which the environment names, empty for none."""
+    where = f"providers.{name}"
+    if not entry.url:
+        raise ConfigError(
+            f"{where}.url: it is missing; write the server's address, as in http://127.0.0.1:11434/v1"
+        )
+    url, key = _address(f"{where}.url", entry.url), _sendable(f"{where}.key", entry.key)
+    own = urlsplit(url).hostname == urlsplit(openai_chat.URL).hostname
+    configured = _known(where, models.CHAT, entry)[: len(entry.models)]
+    known = [*configured, *(models.OPENAI if own else ())]
+    if model:
+        first = models.known_as(model, known, models.CHAT)
+        known = [first, *(other for other in known if other.name != model)]
+    return OpenAIChat(
+        name,
+        url=url,
+        key=key,
+        headers=_headers(where, entry),
+        known=known,
+        lists=not entry.models and not own,
+        quirks=_quirks(where, url, entry.quirks),
+    )
+
+
+def _quirks(where: str, url: str, given: Mapping[str, bool | str]) -> quirks.Quirks:
+    fields = structs.asdict(quirks.of_host(url)) | dict(given)
     try:
-        known = models.overridden(models.ANTHROPIC, table)
+        return msgspec.convert(fields, quirks.Quirks)
+    except msgspec.ValidationError as error:
+        names = ", ".join(quirks.Quirks.__struct_fields__)
+        raise ConfigError(f"{where}.quirks: {error}; there are {names}") from None
+
+
+def _known(where: str, known: Sequence[Model], entry: ProviderEntry) -> tuple[Model, ...]:
+    table: dict[str, Any] = {model: msgspec.to_builtins(limits) for model, limits in entry.models.items()}
+    try:
+        return models.overridden(known, table)
     except ValueError as error:
         raise ConfigError(f"{where}.{error}") from None
-    headers = {
-        header: _sendable(f"{where}.headers.{header}", value) for header, value in entry.headers.items()
-    }
-    url, key = _address(f"{where}.url", entry.url or URL), _sendable(f"{where}.key", entry.key)
-    return Anthropic(name, url=url, key=key, headers=headers, known=known)
+
+
+def _headers(where: str, entry: ProviderEntry) -> dict[str, str]:
+    return {name: _sendable(f"{where}.headers.{name}", value) for name, value in entry.headers.items()}
 
 
 def _sendable(where: str, text: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b32encode
 from hashlib import sha256
 from typing import Any, Final
 
@@ -12,6 +13,8 @@ MAX_NAME: Final = 64  # characters of a tool's name or a call's id: what every v
 
 _JSON_SPACE: Final = " \t\r\n"
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_STRANGE: Final = re.compile(r"[^a-zA-Z0-9_.:/|=+-]")  # in ids as servers make them: functions.run:0
+_SHORT: Final = re.compile("[a-zA-Z0-9]{9}")
 
 
 def text(value: str) -> str:
@@ -78,8 +81,25 @@ def identifier(given: str) -> str:
     legal = _ILLEGAL.sub("_", given)
     if legal == given and 0 < len(given) <= MAX_NAME:
         return given
-    digest = sha256(given.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return f"{legal[: MAX_NAME - 13]}_{digest}"
+    return f"{legal[: MAX_NAME - 13]}_{_digest(given)[:12]}"
+
+
+def plain_id(given: str, most: int) -> str:
+    """A call's id of at most `most` characters, for vendors that take more of them. A fitting one stays."""
+    if 0 < len(given) <= most and not _STRANGE.search(given):
+        return given
+    return f"{_ILLEGAL.sub('_', given)[: most - 13]}_{_digest(given)[:12]}"
+
+
+def short_id(given: str) -> str:
+    """A call's id of nine letters and digits. One that is such stays; two that differ stay different."""
+    if _SHORT.fullmatch(given):
+        return given
+    return b32encode(bytes.fromhex(_digest(given))).decode().lower()[:9]
+
+
+def _digest(given: str) -> str:
+    return sha256(given.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _refuse(word: str) -> Any:

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+import aiohttp
 import msgspec
 
 from daemon import config, ownfile
 from daemon.config import ConfigError, ProviderEntry
 from daemon.protocol import api
 from daemon.provider.base import Model, Provider
+from daemon.provider.listing import LIMIT
 from daemon.provider.registry import Registry
 
 HEAD: Final = "Providers set with PUT /providers/NAME. What outrider.toml says of one goes before this."
@@ -62,6 +64,10 @@ class Providers:
         """The model of a session for which none is named."""
         return self._model or self._registry.default()
 
+    async def refresh(self, http: aiohttp.ClientSession, limit: float = LIMIT) -> dict[str, str]:
+        """See registry.refresh."""
+        return await self._registry.refresh(http, limit)
+
     def describe(self) -> api.Providers:
         """All that is to be known of them; no key."""
         names = dict.fromkeys([*self._registry.providers, *self._entries])
@@ -96,7 +102,8 @@ class Providers:
 
     def _built(self, stored: Mapping[str, Any]) -> tuple[Mapping[str, ProviderEntry], Registry]:
         entries = config.providers(stored, self._written, self._environ, [])
-        return entries, Registry(entries, self._rehearsal, self._environ)
+        registry = Registry(entries, self._rehearsal, self._environ)
+        return registry.entries, registry
 
     def _info(self, name: str) -> api.ProviderInfo:
         entry = self._entries.get(name, ProviderEntry())

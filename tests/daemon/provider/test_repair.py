@@ -1,4 +1,5 @@
 import json
+import re
 
 import msgspec
 import pytest
@@ -95,3 +96,17 @@ def test_a_merge_patch_merges_objects_and_takes_out_nulls() -> None:
 def test_owned_fields_are_refused_by_name() -> None:
     assert patch.refused({"temperature": 1}, {"model"}) == ""
     assert "params.model" in patch.refused({"model": None, "x": 1}, {"model", "stream"})
+
+
+@given(ANY_TEXT, ANY_TEXT)
+def test_plain_and_short_ids_stay_different(one: str, other: str) -> None:
+    assert 0 < len(repair.plain_id(one, 40)) <= 40
+    assert (repair.plain_id(one, 40) == repair.plain_id(other, 40)) == (one == other)
+    assert re.fullmatch("[a-zA-Z0-9]{9}", repair.short_id(one))
+    assert (repair.short_id(one) == repair.short_id(other)) == (one == other)
+
+
+def test_ids_as_servers_make_them_stay_as_they_are() -> None:
+    for id in ("functions.add:0", "call_00_MRi7F2sfOet5LgvlZL3W5236", "chatcmpl-tool-9f149c74c42f265b"):
+        assert repair.plain_id(id, 40) == id
+    assert repair.short_id("gSIMJiOkT") == "gSIMJiOkT"

@@ -1,0 +1,70 @@
+"""Read a server's list of its models, in the forms that servers of Chat Completions have for it."""
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from daemon.provider import models
+from daemon.provider.base import Model
+
+# Names under which servers tell how much a model reads and writes.
+CONTEXT: Final = ("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx_train")
+OUTPUT: Final = ("max_completion_tokens", "max_output_tokens")
+OTHER: Final = re.compile(  # models that do not talk
+    r"embed|rerank|whisper|tts|dall-e|moderation|transcri|realtime|-audio|-image|sora-", re.IGNORECASE
+)
+MAX_LISTED: Final = 1000  # models taken of one server's list
+
+
+def parse(answer: Any) -> tuple[Model, ...]:
+    """The models in a server's answer to GET /models that talk, those well known first.
+
+    Raises ValueError for an answer of another kind.
+    """
+    entries = answer.get("data", answer.get("models")) if isinstance(answer, dict) else answer
+    if not isinstance(entries, list):
+        raise ValueError("it lists no models")
+    found = {
+        model.name: model
+        for entry in entries[:MAX_LISTED]
+        if isinstance(entry, dict) and (model := _listed(entry))
+    }
+    return tuple(sorted(found.values(), key=lambda model: _place(model.name)))
+
+
+def _listed(entry: dict[str, Any]) -> Model | None:
+    """One entry of a list, with what servers of many kinds say of limits and of images."""
+    name = entry.get("id") or entry.get("name")
+    if not isinstance(name, str) or not name or OTHER.search(name):
+        return None
+    places = [
+        place
+        for place in (entry, entry.get("top_provider"), entry.get("meta"), entry.get("capabilities"))
+        if isinstance(place, dict)
+    ]
+    fact = models.known_as(name, (), models.CHAT)
+    modes = [entry.get("input_modalities"), *(place.get("input_modalities") for place in _inside(entry))]
+    sees = any("image" in mode for mode in modes if isinstance(mode, list)) or any(
+        place.get("vision") is True for place in places
+    )
+    return Model(
+        name,
+        _limit(places, CONTEXT) or fact.context,
+        _limit(places, OUTPUT) or fact.output,
+        models.TEXT_AND_IMAGES if sees else fact.input,
+    )
+
+
+def _inside(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    return [value for value in entry.values() if isinstance(value, dict)]
+
+
+def _limit(places: Iterable[dict[str, Any]], names: Iterable[str]) -> int:
+    values = [place.get(name) for place in places for name in names]
+    return next((value for value in values if isinstance(value, int) and value > 0), 0)
+
+
+def _place(name: str) -> int:
+    """Where a model stands among those well known; the others come after them, as the server lists them."""
+    short = name.rpartition("/")[2]
+    return next((n for n, known in enumerate(models.CHAT) if models.is_of(short, known)), len(models.CHAT))

@@ -1,0 +1,106 @@
+"""Chat Completions: a context made into a request body, turn by turn, for OpenAI and the many servers like it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from daemon.chain import GO_ON, Text
+from daemon.provider import chat, errors, listed, patch, repair
+from daemon.provider.base import Decoder, Model, ProviderError, Query, Request, Transport, Wire
+from daemon.provider.chat_messages import Writer, tool
+from daemon.provider.quirks import Quirks, of_host, of_model
+
+URL: Final = "https://api.openai.com/v1"
+PATH: Final = "/chat/completions"
+MODELS: Final = "/models"
+OWNED: Final = frozenset({"model", "messages", "tools", "stream", "n"})
+
+_encode = msgspec.json.Encoder().encode
+
+
+class OpenAIChat:
+    """A provider of Chat Completions.
+
+    `url` is its root as clients of the wire write it, mostly with a version (`http://127.0.0.1:11434/v1`); one without
+    a path gets `/v1`. `quirks`: what the server takes, else what is known of its host. `known`: models configured,
+    the first one the default. `lists`: the server is worth asking for its models, which `learn` takes in.
+    """
+
+    def __init__(
+        self,
+        name: str = "openai-chat",
+        *,
+        url: str = URL,
+        key: str = "",
+        headers: Mapping[str, str] | None = None,
+        known: Sequence[Model] = (),
+        lists: bool = True,
+        quirks: Quirks | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        self.name = name
+        self.transport = transport
+        self._url = at(url, PATH)
+        self._models_url = at(url, MODELS)
+        own = {"content-type": "application/json", "accept": "text/event-stream"}
+        own |= {"authorization": f"Bearer {key}"} if key else {}
+        self._headers = own | {field.lower(): value for field, value in (headers or {}).items()}
+        self.lists = lists
+        self._known = tuple(known)
+        self._listed: tuple[Model, ...] = ()
+        self._quirks = of_host(url) if quirks is None else quirks
+
+    def compile(self, query: Query, wire: Wire) -> Request:
+        """See `base.Provider`; there are no marks on this wire."""
+        model = query.model.name
+        quirks = of_model(self._quirks, model)
+        shows = any(type.startswith("image/") for type in query.model.input)
+        writer = Writer(self.name, model, quirks, shows=shows)
+        context = query.context
+        kept = wire.ready(self.name, model, context.epoch, quirks, shows)
+        for turn in context.settled[len(kept) :]:
+            kept.append(writer.user(turn.parts) if turn.role == "user" else writer.assistant(turn.parts))
+        messages = kept[: len(context.settled)]
+        messages.append(writer.user((Text(GO_ON),) if context.last is None else context.last.parts))
+        if system := repair.text(context.system).strip():
+            messages.insert(0, writer.system(system))
+        fields: dict[str, Any] = {"stream_options": {"include_usage": True}} if quirks.usage else {}
+        fields |= {"prompt_cache_key": query.session} if quirks.cache_key else {}
+        fields = patch.merge(fields, query.params)
+        body = [_encode({"model": model, **repair.scrub(fields), "stream": True})[:-1]]
+        if query.tools:
+            body.append(b',"tools":' + _encode([tool(one) for one in query.tools]))
+        body += b',"messages":[', b",".join(messages), b"]}"
+        return Request(self._url, self._headers, b"".join(body))
+
+    def decoder(self) -> Decoder:
+        return chat.Decoder()
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+        return errors.classify(status, headers, body)
+
+    def check_params(self, params: Mapping[str, Any]) -> str:
+        return patch.refused(params, OWNED)
+
+    def models(self) -> Sequence[Model]:
+        """Those configured, then those that the server listed."""
+        named = {model.name for model in self._known}
+        return (*self._known, *(model for model in self._listed if model.name not in named))
+
+    @property
+    def listing(self) -> Request:
+        """The request, a GET, that the server answers with its models."""
+        return Request(self._models_url, {**self._headers, "accept": "application/json"}, b"")
+
+    def learn(self, answer: Any) -> None:
+        """Take in what the server says of its models. Raises ValueError when it says nothing of that kind."""
+        self._listed = listed.parse(answer)
+
+
+def at(url: str, path: str) -> str:
+    """The address of one of a server's resources, from its root or from the address of its completions."""
+    parts = urlsplit(url)
+    root = parts.path.rstrip("/").removesuffix(PATH) or "/v1"
+    return urlunsplit(parts._replace(path=root + path))
