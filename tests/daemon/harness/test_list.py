@@ -20,7 +20,7 @@ from daemon.harness import errors
 from daemon.protocol import api, records
 from daemon.protocol.framing import FramingError
 from daemon.protocol.records import BadRecord, Config, Record, Status
-from daemon.provider.base import Query, Request, Wire
+from daemon.provider.base import ProviderError, Query, Request, Wire
 from daemon.statefile.errors import StateFileError
 from daemon.statefile.index import FILE
 from daemon.statefile.store import Store
@@ -323,6 +323,38 @@ async def test_fifty_sessions_are_listed_while_they_are_stepped(store: Store, tm
         assert await b.harness.tally() == {"closed": 50}
 
 
+async def test_a_session_is_listed_as_stepping_though_it_has_not_written_yet(
+    store: Store, tmp_path: Path
+) -> None:
+    go = asyncio.Event()
+    provider = FakeProvider([ProviderError("down")], [go, *says(text("ok"))])
+    async with bench(store, provider, FakePool("w")) as b:
+        id = await b.session()
+        assert await b.rest(id) == "failed"
+        provider.asked.clear()
+        await b.harness.retry(id)
+        await provider.asked.wait()
+        assert [info.status for info in await b.harness.list()] == ["stepping"]
+        assert await b.harness.list(status="failed") == []
+        go.set()
+        assert await b.rest(id) == "closed"
+        assert [info.status for info in await b.harness.list()] == ["closed"]
+
+
+async def test_a_session_made_here_is_listed_also_while_the_folder_is_not_looked_at(
+    store: Store, tmp_path: Path
+) -> None:
+    async with bench(store, Same(), FakePool("w")) as b:
+        b.harness._sessions._index._rest = float("inf")
+        id = await b.session("")
+        copied = await b.harness.create(api.Create(from_=id))
+        assert {info.id for info in await b.harness.list()} == {id, copied}
+        shutil.copy(path_of(tmp_path, id), path_of(tmp_path, "0123456789abcdef"))
+        assert len(await b.harness.list()) == 2
+        b.harness._sessions._index._rest = 0.0
+        assert await listed(b) == folded(tmp_path)
+
+
 async def test_a_session_leaves_memory_and_is_listed_as_it_was(store: Store, tmp_path: Path) -> None:
     async with bench(store, Same(), FakePool("w")) as b:
         ids = [await b.session(f"question {k}") for k in range(80)]
@@ -496,7 +528,7 @@ async def go_through(data: Path, happens: list[tuple[Any, ...]]) -> None:
                 op = left.pop(0)
                 await act(b, data, ids, op)
                 await settled(b, ids)
-                assert await listed(b) == folded(data)
+                assert await in_pages(b, 3) == folded(data)
         await store.close()
         if op[:1] == ("kill",) and old:
             (data / FILE).write_bytes(old)  # what this daemon would have noted is lost
