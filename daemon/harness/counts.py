@@ -31,8 +31,12 @@ class Counts:
 
     def appended(self, stored: Sequence[Record]) -> None:
         """Records went into a session's file: a header line and a body each, and their two newlines."""
-        self.records += len(stored)
-        self.bytes += sum(len(record.raw) + len(record.body) + 2 for record in stored)
+        self.written(len(stored), sum(len(record.raw) + len(record.body) + 2 for record in stored))
+
+    def written(self, records: int, size: int) -> None:
+        """So many records of so many bytes went into a session's file."""
+        self.records += records
+        self.bytes += size
 
     @contextmanager
     def reader(self, stream: str) -> Iterator[None]:

@@ -91,7 +91,7 @@ class Harness:
         with translated():
             id, made = await self._store.create(*drafts)
         self._sessions.touch(id)
-        self._counts.appended(await made.read())
+        self._counts.written(made.n, made.span(0)[1])
         return id
 
     async def info(self, id: str) -> api.Info:

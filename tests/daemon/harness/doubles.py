@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from daemon.harness.counts import Counts
 from daemon.harness.harness import Harness
 from daemon.pool import Content, Output, Refused, WorkerGone
 from daemon.protocol import api, frames
@@ -228,11 +229,14 @@ class Clock:
 class Bench:
     """A harness on a real store, with a fake provider and a fake pool."""
 
-    def __init__(self, harness: Harness, store: Store, provider: FakeProvider, pool: FakePool) -> None:
+    def __init__(
+        self, harness: Harness, store: Store, provider: FakeProvider, pool: FakePool, counts: Counts
+    ) -> None:
         self.harness = harness
         self.store = store
         self.provider = provider
         self.pool = pool
+        self.counts = counts
 
     async def session(self, message: str = "hi", **create: Any) -> str:
         """A session with worker `w` and one message."""
@@ -262,6 +266,7 @@ class Bench:
 @asynccontextmanager
 async def bench(store: Store, provider: FakeProvider, pool: FakePool) -> AsyncIterator[Bench]:
     """A running harness; leaving it is shutting down."""
+    counts = Counts()
     async with asyncio.TaskGroup() as group:
         harness = Harness(
             store=store,
@@ -271,9 +276,10 @@ async def bench(store: Store, provider: FakeProvider, pool: FakePool) -> AsyncIt
             release="0.0",
             clock=Clock(),
             group=group,
+            counts=counts,
         )
         await harness.resume()
         try:
-            yield Bench(harness, store, provider, pool)
+            yield Bench(harness, store, provider, pool, counts)
         finally:
             await harness.close()
