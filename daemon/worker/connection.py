@@ -119,7 +119,7 @@ class Connection:
             case frames.Kill():
                 self._begin(frame.id, self._kill(frame))
             case frames.Read():
-                self._begin(frame.id, self._read(frame))
+                self._read(frame)
             case frames.Write():
                 self._write(frame, body)
             case frames.Ack():
@@ -142,7 +142,14 @@ class Connection:
             if id in self._requests:
                 raise Refusal("bad_request", f"request {id} is still being carried out: take another id")
             raise Refusal("limit", f"{MAX_REQUESTS} requests are being carried out on this connection")
-        self._requests[id] = self._tasks.create_task(self._guarded(id, work), name=f"request {id}")
+        self._requests[id] = task = self._tasks.create_task(self._guarded(id, work), name=f"request {id}")
+        task.add_done_callback(lambda _: self._ended(id, work))
+
+    def _ended(self, id: int, work: Coroutine[Any, Any, None]) -> None:
+        """Forget a request, also one that was given up before it began."""
+        work.close()
+        del self._requests[id]
+        self._credits.pop(id, None)
 
     async def _guarded(self, id: int, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -154,8 +161,6 @@ class Connection:
         except Exception:  # the one around one request: its fault must not end the others
             log.exception("request %d failed", id)
             self._fail(id, Refusal("failed", "the worker has a fault: its log keeper.log says more"))
-        finally:
-            del self._requests[id]
 
     def _fail(self, id: int, refusal: Refusal) -> None:
         self.send(frames.Error(id=id, code=refusal.code), refusal.message.encode("utf-8", "replace"))
@@ -171,12 +176,10 @@ class Connection:
         ended = await self._runs.kill(frame.session, "its environments were ended by the harness")
         self.send(frames.Done(id=frame.id), sentence(ended).encode("utf-8", "replace")[: frames.MAX_TAIL])
 
-    async def _read(self, frame: frames.Read) -> None:
-        credit = self._credits[frame.id] = transfer.Credit()
-        try:
-            await transfer.send_file(frame, credit, self._send_piece)
-        finally:
-            del self._credits[frame.id]
+    def _read(self, frame: frames.Read) -> None:
+        credit = transfer.Credit()
+        self._begin(frame.id, transfer.send_file(frame, credit, self._send_piece))
+        self._credits[frame.id] = credit
 
     async def _send_piece(self, frame: frames.Bytes, body: bytes) -> None:
         async with self._turn:
