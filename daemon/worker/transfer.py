@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from daemon.protocol import frames, framing
@@ -66,7 +67,7 @@ async def send_file(
     frame: frames.Read, credit: Credit, send: Callable[[frames.Bytes, bytes], Awaitable[None]]
 ) -> None:
     """Answer a `read` with its pieces. Raises Refusal."""
-    reading = await limited(files.Reading, frame)
+    reading = await limited(files.Reading, frame, undo=files.Reading.close)
     try:
         last = False
         while not last:
@@ -96,7 +97,7 @@ async def receive_file(
     key = (frame.session, frame.call) if frame.call else None
     if (before := await writes.before(key)) is not None:
         return before
-    writing = await limited(files.Writing, frame)
+    writing = await limited(files.Writing, frame, undo=files.Writing.drop)
     try:
         last = False
         while not last:
@@ -111,10 +112,24 @@ async def receive_file(
     return await writes.commit(writing, key)
 
 
-async def limited(work: Callable[..., T], *arguments: Any) -> T:
-    """Do blocking work on a file in a thread, not longer than FILE_WAIT."""
+async def limited(work: Callable[..., T], *arguments: Any, undo: Callable[[T], None] | None = None) -> T:
+    """Do blocking work on a file in a thread, not longer than FILE_WAIT.
+
+    What it brings when nobody waits any more, after that time or a cancellation, is handed to `undo`.
+    """
+    loop = asyncio.get_running_loop()
+    future = loop.run_in_executor(None, partial(work, *arguments))
+
+    def late(done: asyncio.Future[T]) -> None:
+        if not done.cancelled() and not done.exception() and undo:
+            loop.run_in_executor(None, undo, done.result())
+
     try:
         async with asyncio.timeout(FILE_WAIT):
-            return await asyncio.to_thread(work, *arguments)
+            return await asyncio.shield(future)
     except TimeoutError:
+        future.add_done_callback(late)
         raise Refusal("failed", f"the file system did not answer within {FILE_WAIT:.0f} s") from None
+    except asyncio.CancelledError:
+        future.add_done_callback(late)
+        raise
