@@ -126,6 +126,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._open: dict[int, Request] = {}
+        self._later: dict[int, Callable[[], None]] = {}
         self._last = 0
         self._lost: tuple[str, bool] | None = None
 
@@ -145,10 +146,16 @@ class Requests:
         """Drop the answers to a request from now on."""
         self._open.pop(id, None)
 
+    def later(self, id: int, then: Callable[[], None]) -> None:
+        """Have `then` called once when an answer comes to a request for which nobody waits any more."""
+        self._later[id] = then
+
     def deliver(self, answer: Answer, body: bytes) -> None:
         """Hand an answer to its request. Raises FramingError when nobody ever made that request."""
         if (request := self._open.get(answer.id)) is not None:
             request.put(answer, body)
+        elif (then := self._later.pop(answer.id, None)) is not None:
+            then()
         elif not 0 < answer.id <= self._last:
             raise FramingError(f"an answer to request {answer.id}, which nobody made")
 
@@ -207,6 +214,10 @@ class Connection:
     def request(self) -> Request:
         """A new request, to be used in a `with`. Raises Lost."""
         return self._requests.open()
+
+    def later(self, request: Request, then: Callable[[], None]) -> None:
+        """Have `then` called when the answer to a request comes after nobody waits for it any more."""
+        self._requests.later(request.id, then)
 
     def new_id(self) -> int:
         """An id for a request whose answer nobody waits for."""

@@ -402,18 +402,30 @@ class Pool:
         return None
 
     async def _tell(self, worker: _Worker, key: tuple[str, ...], make: Make) -> str | None:
-        """The worker's answer to a frame, None when it is not here; then, or given up, it is owed. Raises Refused."""
+        """The worker's answer to a frame, None when it is not here; then, or given up, it is owed. Raises Refused.
+
+        Given up, it is owed until the answer comes after all: told again on a later connection, a kill would end
+        what was begun since.
+        """
         worker.owe(key, make)
         if (connection := worker.here) is None:
             return None
+
+        def settled() -> None:
+            if worker.owed.get(key) is make:
+                del worker.owed[key]
+
         try:
             with connection.request() as request:
-                await connection.send(exchange.encode(make(request.id)))
-                frame, body = await request.next()
+                try:
+                    await connection.send(exchange.encode(make(request.id)))
+                    frame, body = await request.next()
+                except asyncio.CancelledError:
+                    connection.later(request, settled)
+                    raise
         except Lost:
             return None
-        if worker.owed.get(key) is make:
-            del worker.owed[key]
+        settled()
         match frame:
             case frames.Done():
                 return body.decode("utf-8", "replace")

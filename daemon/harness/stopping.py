@@ -40,8 +40,10 @@ async def _end_tasks(session: Session, pool: Pool) -> None:
     tasks = dict(session.calls)
     worker = {call.id: calls.worker_of(call) for call in session.chain.orphans}
     here = {id: task for id, task in tasks.items() if pool.hello(worker.get(id, "")) is not None}
+    # A worker that is away is told too, as soon as it is back: its runs would go on otherwise.
+    if named := [id for id in tasks if worker.get(id)]:
+        await _ask([pool.interrupt(worker[id], session.id, id) for id in named])
     if here:
-        await _ask([pool.interrupt(worker[id], session.id, id) for id in here])
         await asyncio.wait(here.values(), timeout=INTERRUPT_TIME)
     if stuck := [id for id, task in here.items() if not task.done()]:
         await _ask([pool.kill(name, session.id) for name in {worker[id] for id in stuck}])

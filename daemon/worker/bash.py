@@ -40,6 +40,8 @@ SHELL_AFTER: Final = 6.0  # seconds from SIGINT to the end of the shell itself
 GONE_WAIT: Final = 2.0  # seconds for what a stopped run leaves to go at SIGTERM
 INTERRUPTED: Final = 130  # what a shell reports for a command that SIGINT ended
 NAMED: Final = 8  # processes that a note names
+LOST: Final = "bash did not come back from a run that was stopped, and was killed"
+DEAF: Final = "bash had SIGINT ignored (trap '' INT) when a run was stopped, and was killed"
 # `set -o vi` in the code would have the shell edit, and echo, the lines it reads.
 _END: Final = "{ \\builtin echo %d $? >&%d; \\builtin set +o vi +o emacs; } 2>/dev/null\n"
 
@@ -223,7 +225,10 @@ class Bash:
         loop = asyncio.get_running_loop()
         began = loop.time()
         if not await self._within(TERM_AFTER, self._begun):
-            await self._kill_shell()
+            await self._kill_shell(LOST)
+            return
+        if await self._reaper.deaf():
+            await self._end_deaf(began)
             return
         await self._reaper.signal(signal.SIGINT, interpreter=True, others=True)
         if await self._back(began + TERM_AFTER, signal.SIGINT):
@@ -236,7 +241,19 @@ class Bash:
             await self._reaper.signal(signal.SIGINT, interpreter=True)
             if await self._back(loop.time() + KILL_EVERY, signal.SIGKILL):
                 return
-        await self._kill_shell()
+        await self._kill_shell(LOST)
+
+    async def _end_deaf(self, began: float) -> None:
+        """End code whose shell ignores SIGINT. The shell is halted, or it would go on when a command of it ends."""
+        loop = asyncio.get_running_loop()
+        for number, until in (
+            (signal.SIGINT, began + TERM_AFTER),
+            (signal.SIGTERM, began + KILL_AFTER),
+        ):
+            await self._reaper.signal(number, others=True)
+            while loop.time() < until and await self._reaper.new():
+                await self._within(KILL_EVERY, self._done)
+        await self._kill_shell(DEAF)
 
     async def _back(self, until: float, number: signal.Signals) -> bool:
         """Whether the shell is back at the control pipe before the loop's time `until`; then no SIGINT is on its way.
@@ -268,8 +285,8 @@ class Bash:
         await first_of(future, within=max(0.0, seconds))
         return future.done()
 
-    async def _kill_shell(self) -> None:
-        self.died = "bash did not come back from a run that was stopped, and was killed"
+    async def _kill_shell(self, why: str) -> None:
+        self.died = why
         await self._reaper.signal(signal.SIGKILL, interpreter=True, others=True)
         await self._within(GONE_WAIT, self._done)
 

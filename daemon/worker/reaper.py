@@ -117,6 +117,16 @@ def program(pid: int) -> str:
         return ""
 
 
+def ignores(pid: int, number: int) -> bool:
+    """Whether a process has this signal ignored."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            masks = [line.split()[1] for line in file if line.startswith(b"SigIgn:")]
+    except OSError:
+        return False
+    return bool(masks) and bool(int(masks[0], 16) >> (number - 1) & 1)
+
+
 def send_signal(one: Process, number: int) -> bool:
     """Signal exactly this process, not another that got its pid; False where it is gone or is not ours to signal."""
     try:
@@ -197,7 +207,7 @@ class Reaper:
         was between fork and exec has lost its signal; one that tidies up must not get a second.
         """
         if interpreter and self.alive and (one := process(self.shell)):
-            if one.state == "T":
+            if one.state == "T" and number != signal.SIGKILL:
                 send_signal(one, signal.SIGCONT)
             send_signal(one, number)
         sent = []
@@ -208,6 +218,13 @@ class Reaper:
                 self.struck.add(stroke)
                 sent.append([one.pid, title])
         return {"processes": sent}
+
+    def deaf(self) -> dict[str, Any]:
+        """Whether the interpreter ignores SIGINT; then it is halted, for good."""
+        found = self.alive and ignores(self.shell, signal.SIGINT)
+        if found and (one := process(self.shell)):
+            send_signal(one, signal.SIGSTOP)
+        return {"deaf": found}
 
     def living(self) -> list[Process]:
         return [one for one in descendants(self.me).values() if one.state not in "ZX"]
@@ -249,6 +266,8 @@ class Reaper:
                 answer = self.list_new()
             case "signal":
                 answer = self.signal(message["number"], message["interpreter"], message["others"])
+            case "deaf":
+                answer = self.deaf()
             case "end":
                 answer = self.end()
             case other:

@@ -677,6 +677,27 @@ async def test_a_caller_that_gives_an_interrupt_up_leaves_it_to_the_next_connect
     await bench.worker.take(frames.Interrupt)
 
 
+async def test_a_kill_that_was_given_up_and_then_answered_is_not_told_again_to_what_was_begun_since(
+    bench: Bench,
+) -> None:
+    await bench.worker.dial()
+    await bench.worker.settled()
+    kill = bench.tasks.start(bench.pool.kill("gpu", "s"))
+    frame = await bench.worker.take(frames.Kill)
+    kill.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await kill
+    bench.worker.send(frames.Done(id=frame.id), b"3 ended, none left")
+    task = bench.run()
+    run = await bench.worker.take(frames.Run)
+    await bench.worker.cut()
+    await bench.worker.dial()
+    attach = await bench.worker.take(frames.Attach)
+    bench.worker.send(frames.Result(id=attach.id, exit=0))
+    assert (await task).exit == 0
+    assert run.call == attach.call
+
+
 async def test_a_run_that_was_not_sent_before_its_interrupt_is_not_started(bench: Bench) -> None:
     task = bench.run()
     await waits(bench)

@@ -293,11 +293,15 @@ async def test_a_stopped_run_leaves_nothing_behind(dial: Dial, code: str) -> Non
     assert (again.text, again.end.reset) == ("1\n", "")
 
 
-async def test_what_ignores_every_signal_but_one_is_killed_with_the_shell_alive(dial: Dial) -> None:
-    await dial.run("x=1")
-    ran = await dial.run("trap '' INT TERM; sleep 600; echo after", timeout=0.1)
-    assert ran.end.stopped == "timeout"
-    assert (await dial.run("echo $x")).text == "1\n"
+@pytest.mark.parametrize("ignored", ["INT", "INT TERM"])
+async def test_a_shell_that_ignores_sigint_is_killed_before_it_goes_on_with_the_code(
+    dial: Dial, monkeypatch: pytest.MonkeyPatch, ignored: str
+) -> None:
+    monkeypatch.setattr(bash, "TERM_AFTER", 0.2)
+    monkeypatch.setattr(bash, "KILL_AFTER", 0.4)
+    ran = await dial.run(f"trap '' {ignored}; echo before; sleep 600; echo after", timeout=0.1)
+    assert (ran.end.stopped, ran.text) == ("timeout", "before\n")
+    assert "SIGINT ignored" in (await dial.run("echo ok")).end.reset
 
 
 async def test_a_shell_that_never_answers_is_killed_and_reset(
