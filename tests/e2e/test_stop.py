@@ -1,0 +1,318 @@
+"""A stop ends everything within its time, for real, whatever it meets; and the session goes on afterwards."""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from daemon.client import ApiFailure
+from tests.e2e.driving import VIA, Driver, Stage, becomes, driver, judge, pause, processes, stage, token
+
+PROMISE: Final = 10.0  # seconds in which a stop answers, always: the API's word to its clients
+QUICK: Final = 3.0  # seconds for a stop where nothing resists
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Stage]:
+    """One daemon for all of them: a stop must not spoil what comes after it."""
+    with stage() as made:
+        asyncio.run(made.daemon.start())
+        yield made
+
+
+@pytest.fixture(autouse=True)
+async def calm(here: Stage) -> None:
+    """Each test begins with the mock's usual script and an empty file `ran`."""
+    await here.mock.config(
+        calls=1, parallel=1, worker="local", first_delay=0, event_delay=0, trouble="", tries=-1, every=1
+    )
+    await here.mock.config(code="echo {conv} >> ran", text="Step {k}.", retry_after="", status=529, after=3)
+    (here.folder / "ran").unlink(missing_ok=True)
+
+
+async def stopped(on: Driver, session: str, *, within: float = PROMISE) -> None:
+    """Stop a session and see that it is: by the clock, in the file, and that it says who did it."""
+    began = time.monotonic()
+    await on.client.stop(session, VIA)
+    took = time.monotonic() - began
+    assert took < within
+    info = await on.client.info(session)
+    assert info.status == "failed"
+    found = on.stage.daemon.file(session)
+    last = found[-1]
+    assert (last.kind, last.header.via) == ("error", VIA)
+    assert VIA in last.text()
+    assert info.n == last.n
+    judge(found)
+    with pytest.raises(ApiFailure) as again:
+        await on.client.stop(session, VIA)
+    assert again.value.status == 409
+
+
+async def goes_on(on: Driver, session: str, ran: list[str], **script: Any) -> None:
+    """A post after a stop is answered as ever, and nothing that was asked for before it runs any more."""
+    await on.stage.mock.config(trouble="", first_delay=0, event_delay=0, code="echo after >> ran", **script)
+    await on.stage.mock.release()
+    await on.post(session, "Now the rest.")
+    found = await on.closes(session)
+    assert judge(found).status == "closed"
+    assert await on.stage.mock.get("bad") == []
+    assert on.stage.ran() == ran
+
+
+async def test_a_stop_cuts_a_provider_that_never_answers(here: Stage) -> None:
+    async with driver(here) as on:
+        await here.mock.config(trouble="hold")
+        session = await on.session("Go.")
+        await on.requested(session)
+        await stopped(on, session, within=QUICK)
+        await goes_on(on, session, ["after"])
+
+
+async def test_a_stop_cuts_an_answer_that_streams(here: Stage) -> None:
+    async with driver(here) as on:
+        await here.mock.config(event_delay=1.0)
+        session = await on.session()
+        async with on.streams(session, "text") as streaming:
+            await on.post(session, f"[[conv:{session}]] Go.")
+            await streaming
+        await stopped(on, session, within=QUICK)
+        await goes_on(on, session, ["after"])
+
+
+async def test_a_stop_cuts_a_stream_that_stalls(here: Stage) -> None:
+    async with driver(here) as on:
+        await here.mock.config(trouble="stall", after=7)  # within the call
+        session = await on.session()
+        async with on.streams(session, "call") as streaming:
+            await on.post(session, f"[[conv:{session}]] Go.")
+            await streaming
+        await stopped(on, session, within=QUICK)
+        await goes_on(on, session, ["after"])
+
+
+async def test_a_stop_ends_the_wait_for_the_next_try(here: Stage) -> None:
+    async with driver(here) as on:
+        await here.mock.config(trouble="status", status=429, retry_after="250")
+        session = await on.session("Go.")
+        await on.requested(session)
+        await stopped(on, session, within=QUICK)
+        assert len(await on.asked(session)) == 1
+        await goes_on(on, session, ["after"])
+
+
+async def test_a_stop_ends_a_command_and_what_it_started(here: Stage) -> None:
+    async with driver(here) as on:
+        word = token()
+        await here.mock.config(
+            code=f"sleep {word} & setsid sleep {word} & echo on; sleep {word}; echo x >> ran"
+        )
+        session = await on.session()
+        async with on.outputs(session) as printed:
+            await on.post(session, f"[[conv:{session}]] Go.")
+            await printed
+        assert len(processes(word)) == 3
+        await stopped(on, session)
+        assert processes(word) == []
+        await goes_on(on, session, [])
+
+
+async def test_a_stop_ends_a_command_that_ignores_every_signal_it_can(here: Stage) -> None:
+    async with driver(here) as on:
+        word = token()
+        await here.mock.config(code=f"trap '' INT TERM HUP; echo on; sleep {word}; echo x >> ran")
+        session = await on.session()
+        async with on.outputs(session) as printed:
+            await on.post(session, f"[[conv:{session}]] Go.")
+            await printed
+        await stopped(on, session)
+        assert processes(word) == []
+        await goes_on(on, session, [])
+
+
+async def test_a_stop_ends_a_command_that_a_shell_of_its_own_keeps_alive(here: Stage) -> None:
+    async with driver(here) as on:
+        word = token()
+        code = f"""bash -c 'trap "" INT TERM; while :; do sleep {word}; done' & trap '' INT TERM
+        echo on; while :; do sleep {word}; done; echo x >> ran"""
+        await here.mock.config(code=code)
+        session = await on.session()
+        async with on.outputs(session) as printed:
+            await on.post(session, f"[[conv:{session}]] Go.")
+            await printed
+        await stopped(on, session)
+        await becomes(lambda: processes(word) == [], "the processes are gone")
+        await goes_on(on, session, [])
+
+
+async def test_a_stop_ends_three_calls_that_run_and_those_that_wait_behind_them(here: Stage) -> None:
+    async with driver(here) as on:
+        word = token()
+        await here.mock.config(parallel=3, code=f"echo {{p}} >> ran; echo on; sleep {word}")
+        session = await on.session()
+        async with on.outputs(session) as printed:
+            await on.post(session, f"[[conv:{session}]] Go.")
+            await printed
+        await stopped(on, session, within=QUICK + 3)
+        assert processes(word) == []
+        results = [record for record in here.daemon.file(session) if record.kind == "result"]
+        assert len(results) == 3
+        assert all(record.header.failed for record in results)
+        assert len([record for record in results if "nothing was run" in record.text()]) == 2
+        await goes_on(on, session, ["0"])
+
+
+async def test_a_stop_leaves_another_session_alone(here: Stage) -> None:
+    async with driver(here) as on:
+        word = token()
+        await here.mock.config(
+            code=f"echo on; if [ {{conv}} = $(cat one) ]; then sleep {word}; else read < go; fi"
+        )
+        os.mkfifo(here.folder / "go")
+        one, other = await on.session(), await on.session()
+        (here.folder / "one").write_text(one)
+        async with on.outputs(one) as printed, on.outputs(other) as others:
+            for session in (one, other):
+                await on.post(session, f"[[conv:{session}]] Go.")
+            await printed
+            await others
+        await stopped(on, one)
+        (here.folder / "go").write_text("go\n")
+        judge(await on.closes(other))
+        await goes_on(on, one, [])
+
+
+async def test_a_stop_while_the_worker_is_frozen_says_unknown_and_the_worker_ends_it_when_it_wakes(
+    here: Stage,
+) -> None:
+    async with driver(here) as on:
+        word = token()
+        await here.mock.config(code=f"echo on; sleep {word}; echo x >> ran")
+        session = await on.session()
+        async with on.outputs(session) as printed:
+            await on.post(session, f"[[conv:{session}]] Go.")
+            await printed
+        frozen = here.keeper()
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            await stopped(on, session)
+            (result,) = [record for record in here.daemon.file(session) if record.kind == "result"]
+            assert "effect unknown" in result.text()
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        await becomes(lambda: processes(word) == [], "the processes are gone")
+        await goes_on(on, session, [])
+
+
+async def test_a_call_that_reaches_a_frozen_worker_and_is_stopped_never_runs(here: Stage) -> None:
+    async with driver(here) as on:
+        session = await on.session("Go.")
+        n = len(await on.closes(session))
+        await here.mock.config(code="echo late >> ran")
+        frozen = here.keeper()
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            await on.post(session, "Once more.")
+            await on.kind(session, "step", n)
+            await pause(0.1)  # so that the call is on its way
+            await stopped(on, session)
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        await goes_on(on, session, [session])
+
+
+async def test_a_stop_ends_the_wait_for_a_worker_that_never_dialed(here: Stage) -> None:
+    async with driver(here) as on:
+        await here.mock.config(worker="ghost")
+        session = await on.session("Go.", worker="ghost")
+        await on.kind(session, "step")
+        await stopped(on, session, within=QUICK)
+        await goes_on(on, session, [])
+
+
+async def test_stops_of_several_clients_at_once_are_one_stop(here: Stage) -> None:
+    async with driver(here) as on:
+        word = token()
+        await here.mock.config(code=f"echo on; sleep {word}")
+        session = await on.session()
+        async with on.outputs(session) as printed:
+            await on.post(session, f"[[conv:{session}]] Go.")
+            await printed
+        async with asyncio.timeout(PROMISE), asyncio.TaskGroup() as group:
+            for number in range(5):
+                group.create_task(on.client.stop(session, f"client {number}"), name=f"stop {number}")
+        errors = [record for record in here.daemon.file(session) if record.kind == "error"]
+        assert len(errors) == 1
+        await goes_on(on, session, [])
+
+
+async def test_a_post_during_a_stop_waits_and_is_answered_together_with_the_next(here: Stage) -> None:
+    async with driver(here) as on:
+        word = token()
+        await here.mock.config(code=f"trap '' INT TERM; echo on; sleep {word}")
+        session = await on.session()
+        async with on.outputs(session) as printed:
+            await on.post(session, f"[[conv:{session}]] Go.")
+            await printed
+        async with asyncio.TaskGroup() as group:
+            stop = group.create_task(on.client.stop(session, VIA), name="stop")
+            await pause(0.3)
+            await on.post(session, "And this.")
+            assert not stop.done()
+        assert (await on.client.info(session)).status == "failed"
+        assert len(await on.asked(session)) == 1
+        await goes_on(on, session, [])
+        texts = [record.text() for record in here.daemon.file(session) if record.kind == "message"]
+        assert texts[1:] == ["And this.", "Now the rest."]
+
+
+async def test_a_retry_after_a_stop_goes_on(here: Stage) -> None:
+    async with driver(here) as on:
+        await here.mock.config(trouble="hold")
+        session = await on.session("Go.")
+        await on.requested(session)
+        await stopped(on, session)
+        await here.mock.config(trouble="")
+        await on.client.retry(session)
+        await on.closes(session)
+        assert here.ran() == [session]
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+async def test_fifty_stops_at_random_moments_leave_nothing_open_and_nothing_running(here: Stage) -> None:
+    async with driver(here) as on:
+        word = token()
+        await here.mock.config(calls=6, parallel=3, first_delay=0.03, event_delay=0.01)
+        await here.mock.config(code=f"echo {{conv}}.{{k}}.{{p}} >> ran; sleep 0.0$((RANDOM % 10)); : {word}")
+        stops = 0
+        while stops < 50:
+            session = await on.session("Go.")
+            for _ in range(5):
+                await pause(random.random() * 0.8)
+                before = len(here.ran())
+                if (await on.client.info(session)).status == "closed":
+                    break
+                try:
+                    await on.client.stop(session, VIA)
+                except ApiFailure:
+                    assert (await on.client.info(session)).status == "closed"
+                    break
+                stops += 1
+                found = here.daemon.file(session)
+                assert (found[-1].kind, found[-1].header.via) == ("error", VIA)
+                judge(found)
+                ran = here.ran()
+                assert len(ran) - before <= 3
+                await pause(0.15)
+                assert here.ran() == ran, "something ran after the stop"
+                await on.client.retry(session)
+            await on.closes(session)
+            assert await here.mock.get("bad") == []
+            ran = here.ran()
+            assert len(set(ran)) == len(ran), "something ran twice"
