@@ -233,15 +233,27 @@ class Pool:
         session: str = "",
         call: str = "",
         expect: str = "",
+        like: str = "",
+        remove: bool = False,
         age: float | None = None,
     ) -> int:
         """Replace a file as a whole; the number of bytes written.
 
         With `session` and `call` it happens at most once, like a run: what was lost with the connection is found
         again, and WorkerGone is raised where the worker's journal is younger than the call. Without them a lost
-        connection has it written again. `mode`, `expect` as in frames.Write; `age` as in `run`. Raises Refused.
+        connection has it written again. `mode`, `expect`, `like`, `remove` as in frames.Write; `age` as in `run`. Raises Refused.
         """
-        frame = frames.Write(id=0, path=path, cwd=cwd, session=session, call=call, mode=mode, expect=expect)
+        frame = frames.Write(
+            id=0,
+            path=path,
+            cwd=cwd,
+            session=session,
+            call=call,
+            mode=mode,
+            expect=expect,
+            like=like,
+            remove=remove,
+        )
         exchange.check(frame)
 
         async def attempt(connection: Connection, one: _Call) -> int:

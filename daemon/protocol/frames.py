@@ -88,7 +88,8 @@ class Write(_Frame, frozen=True, tag="write"):
 
     `session` and `call`, where given, journal the write like a run, so it happens at most once. `mode` is for
     a new file; an existing one keeps its own. `expect`, where given, is the SHA-256 (hex) of the content that
-    is to be replaced: another one is an error of code `changed` and nothing is written.
+    is to be replaced: another one is an error of code `changed` and nothing is written. `like`: an existing file
+    whose mode and owner a new one takes. `remove`: the file is removed instead, and there is no body.
     """
 
     id: int
@@ -98,6 +99,8 @@ class Write(_Frame, frozen=True, tag="write"):
     call: str = ""
     mode: Annotated[int, Meta(ge=0, le=0o7777)] = 0o644
     expect: str = ""
+    like: str = ""
+    remove: bool = False
     last: bool = False
 
 
