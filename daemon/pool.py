@@ -241,7 +241,8 @@ class Pool:
 
         With `session` and `call` it happens at most once, like a run: what was lost with the connection is found
         again, and WorkerGone is raised where the worker's journal is younger than the call. Without them a lost
-        connection has it written again. `mode`, `expect`, `like`, `remove` as in frames.Write; `age` as in `run`. Raises Refused.
+        connection has it written again. `mode`, `expect`, `like`, `remove` as in frames.Write; `age` as in `run`.
+        Raises Refused.
         """
         frame = frames.Write(
             id=0,

@@ -26,6 +26,8 @@ FULL: dict[str, Any] = {  # a value other than the default for every field, by n
     "unit": "lines",
     "mode": 0o600,
     "expect": "ab" * 32,
+    "like": "/src/old",
+    "remove": True,
     "last": True,
     "release": "0.1.0",
     "url": "https://[fd00::1]/w.whl",
