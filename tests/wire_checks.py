@@ -1,10 +1,10 @@
-"""What the Messages API refuses, checked on a request's bytes: for tests, and for mock servers of the campaigns."""
+"""What the wires' servers refuse, checked on a request's bytes: for tests, and for mock servers of the campaigns."""
 
 import base64
 import binascii
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -22,13 +22,30 @@ USER = {"text", "image", "document", "tool_result"}
 
 def check_messages(body: bytes) -> list[str]:
     """The problems found in the body of a Messages request; empty where it is fine."""
+    request = _parsed(body)
+    if isinstance(request, str):
+        return [request]
+    return [*_strings("body", request), *_head(request), *_turns(request.get("messages"))]
+
+
+def check_chat(body: bytes, *, mistral: bool = False) -> list[str]:
+    """The problems found in the body of a Chat Completions request, by the strictest servers' rules.
+
+    `mistral`: also what Mistral's templates refuse, ids of another form and a user's message right after a result.
+    """
+    request = _parsed(body)
+    if isinstance(request, str):
+        return [request]
+    return [*_strings("body", request), *_chat_head(request), *_chat(request.get("messages"), mistral)]
+
+
+def _parsed(body: bytes) -> dict[str, Any] | str:
+    """The request, or what is wrong with all of it."""
     try:
         request = json.loads(body.decode(), parse_constant=_refuse)
     except ValueError as error:
-        return [f"the body is not JSON: {error}"]
-    if not isinstance(request, dict):
-        return ["the body is not an object"]
-    return [*_strings("body", request), *_head(request), *_turns(request.get("messages"))]
+        return f"the body is not JSON: {error}"
+    return request if isinstance(request, dict) else "the body is not an object"
 
 
 def _refuse(word: str) -> Any:
@@ -181,3 +198,121 @@ def _image(where: str, source: dict[str, Any]) -> Iterator[str]:
         return
     if kind not in MAGIC or not raw.startswith(MAGIC[kind]):
         yield f"{where}: it is no {kind}"
+
+
+CHAT_ID = re.compile(r"[!-~]{1,40}")
+SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
+DATA_URL = re.compile(r"data:(image/[a-z]+);base64,(.+)", re.DOTALL)
+
+
+def _chat_head(request: dict[str, Any]) -> Iterator[str]:
+    if not isinstance(request.get("model"), str) or not request["model"]:
+        yield "model is missing"
+    if request.get("stream") is not True:
+        yield "stream is not true"
+    for index, tool in enumerate(request.get("tools", [])):
+        function = tool.get("function", {})
+        schema = function.get("parameters", {})
+        if tool.get("type") != "function" or not ID.fullmatch(str(function.get("name"))):
+            yield f"tools.{index}: no function with a name"
+        if schema.get("type") != "object":
+            yield f"tools.{index}: no schema of an object"
+
+
+def _chat(messages: Any, mistral: bool) -> Iterator[str]:
+    if not isinstance(messages, list) or not messages:
+        yield "messages is empty"
+        return
+    before = ""
+    open_calls: list[str] = []
+    seen: set[str] = set()
+    for index, message in enumerate(messages):
+        where, role = f"messages.{index}", message.get("role")
+        if role != "tool" and open_calls:
+            yield f"{where}: a message of the {role}'s, where results of {open_calls} are missing"
+            open_calls = []
+        match role:
+            case "system":
+                if index:
+                    yield f"{where}: a system message that is not the first"
+                yield from _words(where, message.get("content"))
+            case "user":
+                if before == "user" or (mistral and before == "tool"):
+                    yield f"{where}: a user's message after one of the {before}'s"
+                yield from _chat_content(where, message.get("content"))
+            case "assistant":
+                if before in ("", "system", "assistant"):
+                    yield f"{where}: an answer to nothing"
+                open_calls = yield from _chat_answer(where, message, seen, mistral)
+            case "tool":
+                call = message.get("tool_call_id")
+                if call in open_calls:
+                    open_calls.remove(call)
+                else:
+                    yield f"{where}: a result of {call!r}, where the calls without one are {open_calls}"
+                yield from _words(where, message.get("content"))
+            case _:
+                yield f"{where}: role {role!r}"
+        before = str(role)
+    if open_calls:
+        yield f"the request ends in calls without results: {', '.join(open_calls)}"
+    if before not in ("user", "tool"):
+        yield f"the request ends with a message of the {before}'s"
+
+
+def _chat_answer(
+    where: str, message: dict[str, Any], seen: set[str], mistral: bool
+) -> Generator[str, None, list[str]]:
+    """The ids of its calls, after its problems."""
+    calls = message.get("tool_calls", [])
+    content = message.get("content")
+    if not isinstance(content, str) or not (content.strip() or calls):
+        yield f"{where}: an answer of {content!r}"
+    if "tool_calls" in message and not calls:
+        yield f"{where}: an empty list of calls"
+    ids = []
+    for number, call in enumerate(calls):
+        place, id, function = f"{where}.tool_calls.{number}", str(call.get("id")), call.get("function", {})
+        if id in seen or not (SHORT_ID if mistral else CHAT_ID).fullmatch(id):
+            yield f"{place}.id is {id!r}"
+        if call.get("type") != "function" or not ID.fullmatch(str(function.get("name"))):
+            yield f"{place}: no function with a name"
+        try:
+            arguments = json.loads(function.get("arguments"), parse_constant=_refuse)
+        except (ValueError, TypeError):
+            arguments = None
+        if not isinstance(arguments, dict):
+            yield f"{place}.arguments are no object: {function.get('arguments')!r}"
+        seen.add(id)
+        ids.append(id)
+    for field in ("reasoning_content", "reasoning"):
+        if not isinstance(message.get(field, ""), str):
+            yield f"{where}.{field} is no text"
+    if not isinstance(message.get("reasoning_details", []), list):
+        yield f"{where}.reasoning_details is no list"
+    return ids
+
+
+def _chat_content(where: str, content: Any) -> Iterator[str]:
+    if not isinstance(content, list):
+        yield from _words(where, content)
+        return
+    if not content:
+        yield f"{where}: no content"
+    for index, part in enumerate(content):
+        place = f"{where}.content.{index}"
+        if part.get("type") == "text":
+            yield from _text(place, part)
+        elif part.get("type") == "image_url":
+            match = DATA_URL.fullmatch(str(part.get("image_url", {}).get("url")))
+            if match is None:
+                yield f"{place}: no image in it"
+            else:
+                yield from _image(place, {"media_type": match[1], "data": match[2]})
+        else:
+            yield f"{place}: {part.get('type')!r} is not allowed here"
+
+
+def _words(where: str, content: Any) -> Iterator[str]:
+    if not isinstance(content, str) or not content.strip():
+        yield f"{where}: blank content {content!r}"

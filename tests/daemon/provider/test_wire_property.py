@@ -1,4 +1,4 @@
-"""Whatever a session's file holds, the Messages API takes the request that is built from it."""
+"""Whatever a session's file holds, each wire takes the request that is built from it."""
 
 from typing import Any
 
@@ -6,20 +6,24 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.chain import fold
-from daemon.protocol.records import CallBody, Kind, draft
+from daemon.chain import Call, fold
+from daemon.protocol.records import NO_EXTRA, CallBody, Kind, draft
 from daemon.provider.anthropic import Anthropic
 from daemon.provider.base import Model, Query, Wire
+from daemon.provider.chat import FIELDS, REASONING
 from daemon.provider.messages import BLOCK
+from daemon.provider.models import TEXT_AND_IMAGES
+from daemon.provider.openai_chat import OpenAIChat
 from tests.daemon.book import Book
 from tests.daemon.provider.contexts import TOOL, picture
-from tests.wire_checks import check_messages
+from tests.wire_checks import check_chat, check_messages
 
+ANTHROPIC = Anthropic()
 PNG = picture()
 TEXTS = st.sampled_from(["words", "", " \n", "ü\u2028😀", "Go on.", "\0"])
 ARGUMENTS = st.sampled_from(["", "{}", '{"a": 1}', '{"a', "[1]", "null", '{"a":"\\ud83d"}', "[" * 3000])
 MODELS = ["claude-x", "claude-y"]
-PROVIDERS = st.sampled_from(["anthropic", "anthropic", "openai"])
+PROVIDERS = st.sampled_from(["anthropic", "chat", "chat", "anthropic", "other"])
 RAWS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [
         {"type": "thinking", "thinking": "hm", "signature": "sig"},
@@ -31,6 +35,17 @@ RAWS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
         {"type": "text", "text": "cited", "citations": [{"type": "char_location"}]},
         {"type": "text", "text": " ", "citations": [{"type": "char_location"}]},
         {"type": "novel", "x": 1},
+    ]
+)
+DETAIL = {"type": "reasoning.text", "text": "hm", "signature": "sig"}
+KEPT: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [
+        {"text": "hm", "field": "reasoning_content"},
+        {"text": "hm", "field": "reasoning"},
+        {"text": "hm", "field": "reasoning", "details": [DETAIL]},
+        {"text": "hm"},
+        {"text": 7},
+        {},
     ]
 )
 
@@ -80,10 +95,15 @@ class Author:
                         f"functions.run:{self.serial}.{number}",
                         "x" * 70 + str(number) + step,
                     )
-                    body = CallBody(self.one_of("run", "functions.run", ""), self.data.draw(ARGUMENTS))
+                    extra = self.one_of(NO_EXTRA, NO_EXTRA, msgspec.Raw(b'{"extra_content":{"s":1}}'))
+                    body = CallBody(self.one_of("run", "functions.run", ""), self.data.draw(ARGUMENTS), extra)
                     encoded = msgspec.json.encode(body)
                     self.book.keep(draft("call", encoded, "application/json", id=id, step=step))
                     calls.append(id)
+                case _ if provider == "chat":
+                    encoded = msgspec.json.encode(self.data.draw(KEPT))
+                    type = self.one_of(REASONING, REASONING, FIELDS)
+                    self.book.keep(draft("thinking", encoded, type, step=step, provider=provider))
                 case _:
                     block = self.data.draw(RAWS)
                     kind: Kind = "text" if block["type"] == "text" else "thinking"
@@ -107,17 +127,51 @@ class Author:
                     continue
 
 
+CHATS = [
+    OpenAIChat("chat", url="http://127.0.0.1:1"),
+    OpenAIChat("chat", url="https://api.deepseek.com"),
+    OpenAIChat("chat", url="https://api.mistral.ai/v1"),
+    OpenAIChat("chat", url="https://api.openai.com/v1"),
+]
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_every_request_of_any_session_keeps_the_rules_of_the_wire(data: st.DataObject) -> None:
+def test_every_request_of_any_session_keeps_the_rules_of_its_wire(data: st.DataObject) -> None:
+    """Also of one that goes on with another provider at any step."""
     author = Author(data)
-    provider = Anthropic()
-    wires = {model: Wire() for model in MODELS}
+    chat = data.draw(st.sampled_from(CHATS))
+    mistral = "mistral" in chat.listing.url
+    sees = data.draw(st.booleans())
+    wires = {(wire, model): Wire() for model in MODELS for wire in ("anthropic", "chat")}
     for _ in range(data.draw(st.integers(1, 8))):
         author.act()
         found = fold(author.book.records, "id").context()
         for model in MODELS:
             query = Query(Model(model), found, [TOOL], {}, "id")
-            sent = provider.compile(query, wires[model]).body
+            sent = ANTHROPIC.compile(query, wires["anthropic", model]).body
             assert check_messages(sent) == []
-            assert sent == provider.compile(query, Wire()).body, "the kept form is the one made anew"
+            assert sent == ANTHROPIC.compile(query, Wire()).body, "the kept form is the one made anew"
+            query = Query(Model(model, input=TEXT_AND_IMAGES if sees else ()), found, [TOOL], {}, "id")
+            sent = chat.compile(query, wires["chat", model]).body
+            assert check_chat(sent, mistral=mistral) == []
+            assert sent == chat.compile(query, Wire()).body, "the kept form is the one made anew"
+            assert sees or b"image_url" not in sent
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_of_anothers_thinking_nothing_is_sent_and_of_its_calls_all(data: st.DataObject) -> None:
+    author = Author(data)
+    for _ in range(data.draw(st.integers(1, 8))):
+        author.act()
+    found = fold(author.book.records, "id").context()
+    calls = sum(isinstance(part, Call) for turn in found.settled for part in turn.parts)
+    for provider in (Anthropic("new"), OpenAIChat("new", url="http://127.0.0.1:1")):
+        query = Query(Model(MODELS[0]), found, [TOOL], {}, "id")
+        sent = msgspec.json.decode(provider.compile(query, Wire()).body)["messages"]
+        text = msgspec.json.encode(sent)
+        assert not any(word in text for word in (b'"sig"', b"reasoning", b"extra_content", b'"thinking"'))
+        blocks = [block for m in sent for block in m["content"] if isinstance(m["content"], list)]
+        uses = [block for block in blocks if block["type"] == "tool_use"]
+        assert len(uses) + sum(len(message.get("tool_calls", ())) for message in sent) == calls
