@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -171,6 +171,16 @@ class Decoder(Protocol):
     @property
     def events(self) -> int:
         """Real events so far (no comments, no pings): what the stall clock watches."""
+        ...
+
+
+@runtime_checkable
+class Unmarked(Protocol):
+    """A decoder of a wire whose answers may lack an end mark."""
+
+    @property
+    def whole(self) -> bool:
+        """The answer is complete but for counts and an end mark, so that `end` gives its Outcome."""
         ...
 
 

@@ -53,12 +53,14 @@ NO_CREDIT: Final = re.compile(
 OVERFLOW: Final = re.compile(
     r"context_length_exceeded|prompt is too long|context[ _](window|length|limit|size)|maximum context"
     r"|input tokens exceed|input is too long|(number of )?(input )?tokens? .{0,40}exceeds? .{0,20}maximum"
-    r"|exceeds the maximum number of tokens|too many (input )?tokens in",
+    r"|exceeds the maximum number of tokens|too many (input )?tokens in|context.{0,10}overflow",
     re.IGNORECASE,
 )
 HISTORY: Final = re.compile(
     r"tool_use\W.{0,30}ids were found|tool_result|tool_use_id|no tool output found|tool_call_ids?\b|tool calls? must be"
-    r"|function call turn|function response|roles must alternate|thinking.{0,20}blocks?.{0,60}(modified|signature)",
+    r"|function call turn|function response|roles must alternate|unexpected role"
+    r"|reasoning_content.{0,60}(passed back|missing)|missing .{0,3}reasoning_content"
+    r"|thinking.{0,20}blocks?.{0,60}(modified|signature)",
     re.IGNORECASE,
 )
 ASKED: Final = re.compile(

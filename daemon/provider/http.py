@@ -20,6 +20,7 @@ from daemon.provider.base import (
     Retry,
     Streamed,
     Transport,
+    Unmarked,
 )
 from daemon.provider.retry import RetryPolicy
 
@@ -27,6 +28,7 @@ PIECE: Final = 256 << 10  # bytes of a body sent at once: the loop gets its turn
 MAX_ERROR: Final = 64 << 10  # bytes read of an answer that is an error
 ERROR_TIME: Final = 10.0  # seconds to read it in
 LINGER: Final = 0.2  # seconds that a finished answer has to close, so that its connection can be used again
+GRACE: Final = 10.0  # seconds for the end mark of an answer that is complete without it
 NOT_STREAMS: Final = (
     "application/json",
     "text/html",
@@ -102,8 +104,7 @@ async def _once(
             left -= policy.clock() - start
             while left > 0:
                 start, seen = policy.clock(), decoder.events
-                async with asyncio.timeout(left):
-                    piece = await anext(answer.chunks, None)
+                piece = await _piece(answer, decoder, left)
                 for event in _decoded(decoder, piece):
                     yield event
                     if isinstance(event, Outcome):
@@ -122,6 +123,18 @@ async def _once(
             raise errors.with_request(translated(error), request_id) from None
         except ProviderError as error:
             raise errors.with_request(error, request_id) from None
+
+
+async def _piece(answer: Answer, decoder: Decoder, left: float) -> bytes | None:
+    """The next bytes, None for the end. Where nothing but an end mark can come, whatever happens is the end."""
+    whole = isinstance(decoder, Unmarked) and decoder.whole
+    try:
+        async with asyncio.timeout(min(left, GRACE) if whole else left):
+            return await anext(answer.chunks, None)
+    except (TimeoutError, aiohttp.ClientError, OSError):
+        if whole:
+            return None
+        raise
 
 
 async def _sent(stack: AsyncExitStack, transport: Transport, request: Request) -> Answer:

@@ -11,8 +11,19 @@ from msgspec import structs
 
 from daemon.protocol.records import Usage
 from daemon.provider.anthropic import Anthropic
-from daemon.provider.base import Answer, Block, Delta, Outcome, ProviderError, Request, Retry, Streamed
+from daemon.provider.base import (
+    Answer,
+    Block,
+    Delta,
+    Outcome,
+    Provider,
+    ProviderError,
+    Request,
+    Retry,
+    Streamed,
+)
 from daemon.provider.http import PIECE, open_session, stream
+from daemon.provider.openai_chat import OpenAIChat
 from daemon.provider.retry import RetryPolicy
 
 KEY = "sk-ant-very-secret-0123456789"
@@ -87,11 +98,16 @@ class Server:
             f"{self.url}/v1/messages", {"x-api-key": KEY, "content-type": "application/json"}, body
         )
 
-    async def take(self, policy: RetryPolicy | None = None, body: bytes = b"{}") -> list[Streamed]:
+    async def take(
+        self, policy: RetryPolicy | None = None, body: bytes = b"{}", provider: Provider | None = None
+    ) -> list[Streamed]:
         """All that one request brings."""
         async with open_session() as session:
             events = stream(
-                Anthropic(), self.request(body), session=session, policy=policy or Clock().policy()
+                provider or Anthropic(),
+                self.request(body),
+                session=session,
+                policy=policy or Clock().policy(),
             )
             return [event async for event in events]
 
@@ -252,6 +268,28 @@ async def test_a_finished_answer_that_does_not_close_is_left(server: Server) -> 
     server.answers = [streams(said("hello"), hold=asyncio.Event())]
     assert await server.take() == WHOLE
     await server.gone.wait()
+
+
+FINISHED = b'data: {"choices":[{"delta":{"content":"hello"},"finish_reason":"stop"}]}\n\n'
+ENDED = [Delta("text", "hello", 0), Block("text", b"hello"), Outcome(Usage(), "stop", "normal")]
+
+
+@pytest.mark.parametrize("how", ["closes", "breaks", "falls silent"])
+async def test_an_answer_whose_end_mark_alone_is_missing_is_whole(server: Server, how: str) -> None:
+    hold = asyncio.Event() if how == "falls silent" else None
+    server.answers = [streams(FINISHED, drop=how == "breaks", hold=hold)]
+    assert await server.take(Clock().policy(stall=0.05), provider=OpenAIChat()) == ENDED
+    assert len(server.bodies) == 1
+
+
+async def test_a_chat_answer_that_breaks_before_its_finish_is_begun_anew(server: Server) -> None:
+    half = b'data: {"choices":[{"delta":{"content":"hel"}}]}\n\n'
+    server.answers = [streams(half, drop=True), streams(FINISHED)]
+    first, retry, *rest = await server.take(provider=OpenAIChat())
+    assert first == Delta("text", "hel", 0)
+    assert isinstance(retry, Retry)
+    assert retry.restart
+    assert rest == ENDED
 
 
 @pytest.mark.parametrize(
