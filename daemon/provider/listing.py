@@ -39,7 +39,7 @@ async def list_models(
         raise hide(translated(error), request) from None
     except ProviderError as error:
         raise hide(error, request) from None
-    except ValueError:
+    except (ValueError, RecursionError):
         what = f"{provider.name} answered GET /models with something that lists no models"
         raise ProviderError(what, code="not_a_list") from None
     return tuple(provider.models())

@@ -1,10 +1,11 @@
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from daemon.config import ConfigError, ModelEntry, ProviderEntry
 from daemon.provider import models
-from daemon.provider.base import Model, ProviderError, Query, Wire
+from daemon.provider.base import Model, ProviderError, Query, Request, Wire
 from daemon.provider.registry import SPEED, Registry
 from tests.daemon.provider.contexts import context, user
 
@@ -103,3 +104,101 @@ def test_a_dated_name_is_known_by_its_beginning() -> None:
 def test_a_models_table_of_the_wrong_form_names_the_field() -> None:
     with pytest.raises(ValueError, match=r"models\.x: .*its fields are context"):
         models.overridden((), {"x": {"ctx": 1}})
+
+
+# Chat servers.
+
+LOCAL = "http://127.0.0.1:11434/v1"
+
+
+def sent(registry: Registry, model: str) -> Request:
+    provider, known = registry.resolve(model)
+    return provider.compile(Query(known, context(user("x")), (), {}, "s"), Wire())
+
+
+def test_a_chat_server_is_configured_by_its_address() -> None:
+    entry = ProviderEntry("openai-chat", LOCAL, headers={"X-A": "b"}, models={"qwen3": ModelEntry(9, 8)})
+    registry = Registry({"ollama": entry}, env={})
+    assert registry.default() == "ollama/qwen3"
+    request = sent(registry, "ollama/qwen3")
+    assert request.url == f"{LOCAL}/chat/completions"
+    assert (request.headers["x-a"], "authorization" in request.headers) == ("b", False)
+    assert registry.resolve("ollama/qwen3")[1] == Model("qwen3", 9, 8, ("text/plain",))
+
+
+def test_an_openai_key_alone_offers_openais_own_chat() -> None:
+    registry = Registry({}, env={"OPENAI_API_KEY": KEY})
+    assert registry.default() == f"openai-chat/{models.OPENAI[0].name}"
+    assert sent(registry, "openai-chat/gpt-4o").url == "https://api.openai.com/v1/chat/completions"
+    assert registry.entries["openai-chat"].key == KEY
+
+
+def test_an_address_in_the_environment_offers_a_server_with_and_without_a_key() -> None:
+    for key in ("", KEY):
+        registry = Registry({}, env={"OPENAI_BASE_URL": LOCAL, "OPENAI_API_KEY": key})
+        request = sent(registry, "openai-chat/anything")
+        assert request.url == f"{LOCAL}/chat/completions"
+        assert request.headers.get("authorization", "") == (f"Bearer {key}" if key else "")
+        assert registry.default() == "rehearsal/tour", "its models are not known yet"
+
+
+def test_the_environment_may_name_the_model_to_begin_with() -> None:
+    registry = Registry({}, env={"OPENAI_BASE_URL": LOCAL, "OPENAI_MODEL": "qwen3"})
+    assert registry.default() == "openai-chat/qwen3"
+    registry = Registry({}, env={"OPENAI_API_KEY": KEY, "OPENAI_MODEL": "gpt-4o"})
+    assert registry.served()[:2] == ["openai-chat/gpt-4o", f"openai-chat/{models.OPENAI[0].name}"]
+    assert registry.resolve("openai-chat/gpt-4o")[1].context == 128_000
+
+
+def test_a_table_without_an_address_takes_that_of_the_environment() -> None:
+    entry = ProviderEntry("openai-chat", models={"qwen3": ModelEntry(9)})
+    registry = Registry({"openai-chat": entry}, env={"OPENAI_BASE_URL": LOCAL, "OPENAI_API_KEY": KEY})
+    assert sent(registry, "openai-chat/qwen3").headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_the_key_of_the_environment_goes_to_no_other_address() -> None:
+    for name in ("openai-chat", "mine"):
+        entries = {name: ProviderEntry("openai-chat", LOCAL)}
+        registry = Registry(entries, env={"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "https://api.other"})
+        assert "authorization" not in sent(registry, f"{name}/x").headers
+
+
+def test_another_kind_may_have_the_name() -> None:
+    registry = Registry({"openai-chat": CLAUDE}, env={"OPENAI_API_KEY": KEY})
+    assert registry.default() == "openai-chat/claude-sonnet-5"
+
+
+def test_limits_of_well_known_models_are_known_on_any_chat_server() -> None:
+    registry = Registry({"router": ProviderEntry("openai-chat", "https://openrouter.ai/api/v1")}, env={})
+    model = registry.resolve("router/openai/gpt-4o-2024-08-06")[1]
+    assert (model.name, model.context, model.output) == ("openai/gpt-4o-2024-08-06", 128_000, 16_384)
+    assert registry.resolve("router/some/model")[1] == Model("some/model", input=("text/plain",))
+
+
+def test_quirks_of_an_entry_go_over_those_of_its_host() -> None:
+    entry = ProviderEntry("openai-chat", "https://api.mistral.ai/v1", quirks={"usage": True, "ids": "kept"})
+    body = msgspec.json.decode(sent(Registry({"m": entry}, env={}), "m/x").body)
+    assert body["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.parametrize(
+    ("entry", "names"),
+    [
+        (ProviderEntry("openai-chat"), "providers.mine.url: it is missing"),
+        (ProviderEntry("openai-chat", LOCAL, quirks={"usages": True}), "providers.mine.quirks: .*thinking"),
+        (ProviderEntry("openai-chat", LOCAL, quirks={"thinking": "some"}), "providers.mine.quirks"),
+        (ProviderEntry("anthropic", quirks={"usage": True}), "kind anthropic has none"),
+        (ProviderEntry("openai-chat", "localhost:1"), "providers.mine.url"),
+    ],
+)
+def test_a_chat_entry_that_cannot_be_used_names_the_field_and_the_fix(
+    entry: ProviderEntry, names: str
+) -> None:
+    with pytest.raises(ConfigError, match=names):
+        Registry({"mine": entry}, env={})
+
+
+@pytest.mark.parametrize("env", [{"OPENAI_BASE_URL": "localhost"}, {"OPENAI_API_KEY": "sk-\n-x"}])
+def test_an_environment_that_cannot_be_used_names_the_variable(env: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(env))):
+        Registry({}, env=env)
