@@ -22,13 +22,14 @@ _NOTE: Final = re.compile(r"\n?\[[^\n]*\]\s*\Z")
 
 class Scene(Struct, frozen=True):
     """What a request shows: how many answers came since the start and since the newest message, and what can be put
-    into a script's texts.
+    into a script's texts. `said`: the words of each answer.
     """
 
     answers: int
     since: int
     values: Mapping[str, str]
     results: tuple[str, ...]
+    said: tuple[str, ...] = ()
 
 
 class Piece(Struct, frozen=True):
@@ -47,10 +48,12 @@ def scene(body: bytes, session: str) -> Scene:
     results: list[str] = []
     texts = [block["text"] for block in request.get("system", ())]
     said: list[str] = []
+    answered: list[str] = []
     for message in messages:
         if message["role"] == "assistant":
             answers += 1
             since += 1
+            answered.append(_text(message["content"]))
             continue
         content = message["content"]
         found = [_text(block["content"]) for block in content if block["type"] == "tool_result"]
@@ -70,19 +73,26 @@ def scene(body: bytes, session: str) -> Scene:
         "model": str(request.get("model", "")),
         "messages": str(posts),
     }
-    return Scene(answers, since, values, tuple(results))
+    return Scene(answers, since, values, tuple(results), tuple(answered))
 
 
 def choose(script: Script, seen: Scene) -> tuple[int, Step]:
-    """The number and the step that answers, its texts filled in."""
+    """The number and the step that answers, its texts filled in.
+
+    Without a worker no step from the first one on that needs it is played, but the script's `alone` said; such an
+    answer does not count, so with a worker it goes on where it was.
+    """
     number = seen.answers if script.per == "session" else seen.since
+    said = seen.said[len(seen.said) - number :]
+    alone = _pattern(script.alone)
+    number -= sum(1 for text in said if alone.fullmatch(text))
+    needs = any("{worker}" in repr(step.calls) for step in script.steps[: number + 1])
+    if needs and not seen.values["worker"]:
+        faults = script.steps[number].faults if number < len(script.steps) else ()
+        return number, Step(text=_filled(script.alone, seen, number), faults=faults)
     if number >= len(script.steps):
         return number, Step(text=_filled(script.end, seen, number))
     step = script.steps[number]
-    if step.calls and not seen.values["worker"] and "{worker}" in repr(step.calls):
-        return number, msgspec.structs.replace(
-            step, text=_filled(script.alone, seen, number), calls=(), stop=""
-        )
     calls = tuple(
         msgspec.structs.replace(call, arguments=_deep(call.arguments, seen, number)) for call in step.calls
     )
@@ -240,6 +250,11 @@ def _filled(text: str, seen: Scene, number: int) -> str:
         return "\n".join(_NOTE.sub("", result) if name == "output" else result for result in chosen)
 
     return _PLACE.sub(value, text)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """What a text looks like, whatever was put into it."""
+    return re.compile(".*".join(map(re.escape, _PLACE.sub("\0", text).split("\0"))), re.DOTALL)
 
 
 def _deep(value: Any, seen: Scene, number: int) -> Any:

@@ -160,6 +160,30 @@ async def test_the_tour_without_a_worker_says_what_is_missing() -> None:
     assert session.chain.status == "closed"
 
 
+async def test_the_tour_begins_when_a_worker_comes() -> None:
+    session = Session("tour", Rehearsal(speed=0), workers=())
+    for text in ("show me", "really?"):
+        session.book.message(text)
+        (blocks,) = await session.run()
+        (answer,) = blocks
+        assert f"“{text}”" in answer.body.decode()
+        assert "{" not in answer.body.decode()
+    session.book.add("system", prompt.workers((WorkerRef("w1"),), lambda _: HELLO), source="workers")
+    session.book.message("now then")
+    steps = await session.run()
+    assert [call.arguments for call in calls(steps[0])] == ['{"worker":"w1","code":"uname -a"}']
+    assert "now then" in steps[0][0].body.decode()
+    assert "no model was asked" in words(steps[-1])
+
+
+@pytest.mark.parametrize("name", ["tour", "chaos"])
+async def test_without_a_worker_no_later_step_is_played_as_if_there_were_one(name: str) -> None:
+    session = Session(name, Rehearsal(speed=0), workers=())
+    for count in range(12):
+        assert "no worker" in await session.say(f"message {count}")
+    assert session.chain.status == "closed"
+
+
 async def test_echo_answers_each_message_with_what_it_said() -> None:
     session = Session("echo", Rehearsal(speed=0))
     assert await session.say("hello ü😀") == "hello ü😀"
