@@ -1,10 +1,12 @@
 """The routes of the daemon itself: its release and health, workers, providers, keys, events, metrics and schema."""
 
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from aiohttp import web
 
-from daemon.api import metrics, parameters, reading
+from daemon.api import parameters, reading
 from daemon.api.gate import Caller, Gate
 from daemon.api.inflight import InFlight
 from daemon.api.keys import Keys
@@ -15,6 +17,7 @@ from daemon.harness.counts import Counts
 from daemon.harness.errors import Conflict, Invalid, NoSpace, Unready
 from daemon.ownfile import OwnFileError
 from daemon.protocol import api, events
+from daemon.protocol.records import Status
 from daemon.provider.service import BadSetting, FixedSetting
 
 
@@ -205,8 +208,18 @@ class Running:
 
     async def metrics(self, request: web.Request, caller: Caller) -> web.Response:
         sessions = await self._harness.tally()
-        body = metrics.text(self._counts, self._version.version, sessions, self._harness.workers())
-        return web.Response(body=body, headers={"Content-Type": metrics.MEDIA_TYPE})
+        text, media_type = await asyncio.to_thread(_exposition)
+        body = text(self._counts, self._version.version, sessions, self._harness.workers())
+        return web.Response(body=body, headers={"Content-Type": media_type})
 
     async def openapi(self, request: web.Request, caller: Caller) -> web.Response:
         return reply(self.schema)
+
+
+def _exposition() -> tuple[
+    Callable[[Counts, str, Mapping[Status, int], Iterable[api.WorkerInfo]], bytes], str
+]:
+    """What writes the metrics, and their media type. Its library is loaded by the first who asks for them. Blocks."""
+    from daemon.api import metrics
+
+    return metrics.text, metrics.MEDIA_TYPE

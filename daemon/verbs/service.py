@@ -15,12 +15,13 @@ import click
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from daemon import compose, config
+from daemon import config
 from daemon.client import ApiFailure, Client, Unreachable
 from daemon.config import Settings
 from daemon.plain import safe
 from daemon.statefile.errors import LockedError, StateFileError
 from daemon.statefile.store import Store
+from daemon.verbs.lean import without
 from daemon.verbs.reach import COMPLAINT, OK, VerbError, say, say_json
 from daemon.worker import keeper, launch
 
@@ -72,6 +73,8 @@ class Up(Struct, frozen=True, omit_defaults=True):
 def daemon(options: Options, environ: Mapping[str, str], json: bool) -> int:
     """Be the daemon until a signal ends it; one line on stdout says where it listens."""
     settings = options.settings(environ)
+    with without("rich"):  # structlog would take it for tracebacks that we do not print: 28 ms and 5 MiB
+        from daemon import compose
     compose.log_to(sys.stderr)
 
     def announce(ready: compose.Ready) -> None:
@@ -191,9 +194,9 @@ async def _answers(socket: Path) -> bool:
 def _start(options: Options, settings: Settings) -> Up:
     """Start a daemon that outlives us, and wait for the line that says it is ready. Raises VerbError."""
     try:
-        compose.make_folder(settings.data)
-    except compose.StartError as error:
-        raise VerbError(str(error)) from error
+        settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise VerbError(f"cannot make the folder {settings.data}: {error.strerror}") from error
     path = settings.data / LOG
     if path.exists() and path.stat().st_size > MAX_LOG:
         path.replace(path.with_suffix(".log.old"))
