@@ -186,11 +186,16 @@ class Reading:
 
 
 class Writing:
-    """A file that is being replaced: pieces go to a temporary one beside it, `commit` puts it in place."""
+    """A file that is being replaced: pieces go to a temporary one beside it, `commit` puts it in place.
+
+    One that is to be removed has an empty temporary one: the journal takes a write for undone while that is there.
+    """
 
     def __init__(self, frame: frames.Write) -> None:
         path = self.asked = resolve(frame.path, frame.cwd)
         self.expect = frame.expect.lower()
+        self._remove = frame.remove
+        self._like = resolve(frame.like, frame.cwd) if frame.like else ""
         self._lock = threading.Lock()
         self._fd = -1
         self.temporary = ""
@@ -203,6 +208,8 @@ class Writing:
                 self._old = None
             if self._old:
                 regular(self._old, path)
+            elif frame.remove:
+                raise Refusal("not_found", f"{path} is not there, so it cannot be removed")
             elif path.endswith("/"):
                 raise Refusal("is_directory", f"{path} ends in a slash: name a file")
             folder = os.path.dirname(self.path)
@@ -230,14 +237,16 @@ class Writing:
         try:
             with self._lock:
                 if self._old:
-                    self._keep(self._old)
+                    self._keep(self._old, self.path)
+                elif self._like:
+                    self._keep(os.stat(self._like), self._like)
                 os.fsync(self._fd)
                 os.close(self._fd)
                 self._fd = -1
         except OSError as error:
             raise refusal(error, self.asked) from error
 
-    def _keep(self, old: os.stat_result) -> None:
+    def _keep(self, old: os.stat_result, path: str) -> None:
         if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
             try:
                 os.fchown(self._fd, old.st_uid, old.st_gid)
@@ -246,9 +255,9 @@ class Writing:
                     os.fchown(self._fd, -1, old.st_gid)
         os.fchmod(self._fd, stat.S_IMODE(old.st_mode))
         with contextlib.suppress(OSError):  # access lists and labels, where the file system has them
-            for name in os.listxattr(self.path):
+            for name in os.listxattr(path):
                 with contextlib.suppress(OSError):
-                    os.setxattr(self._fd, name, os.getxattr(self.path, name))
+                    os.setxattr(self._fd, name, os.getxattr(path, name))
 
     def check(self) -> None:
         """Refuse when the content that is to be replaced is not the expected one."""
@@ -264,9 +273,13 @@ class Writing:
             raise Refusal("changed", f"{self.asked} was changed since it was read: read it again")
 
     def commit(self) -> None:
-        """Put the new content in place of the old."""
+        """Put the new content in place of the old, or remove that."""
         try:
-            os.rename(self.temporary, self.path)
+            if self._remove:
+                os.unlink(self.asked if os.path.islink(self.asked) else self.path)
+                os.unlink(self.temporary)
+            else:
+                os.rename(self.temporary, self.path)
             self.temporary = ""
             fd = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

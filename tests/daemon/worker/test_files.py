@@ -293,3 +293,34 @@ async def test_a_file_system_that_hangs_does_not_hang_the_call(
     monkeypatch.setattr(transfer, "FILE_WAIT", 0)
     with pytest.raises(Refused, match="the file system did not answer"):
         await dial.read("/etc/passwd")
+
+
+async def test_a_removal_takes_the_file_away_once(dial: Dial, tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(b"old")
+    with pytest.raises(Refused, match="was changed"):
+        await dial.write(file, b"", remove=True, expect="0" * 64)
+    assert file.exists()
+    assert await dial.write(file, b"", remove=True, session="s", call="r") == 0
+    assert os.listdir(tmp_path) == []
+    file.write_bytes(b"somebody's")
+    assert await dial.write(file, b"", remove=True, session="s", call="r") == 0
+    assert file.read_bytes() == b"somebody's"
+    with pytest.raises(Refused, match="cannot be removed"):
+        await dial.write(tmp_path / "none", b"", remove=True)
+    assert os.listdir(tmp_path) == ["f"]
+
+
+async def test_a_removed_link_leaves_what_it_points_to(dial: Dial, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "f")
+    await dial.write(tmp_path / "link", b"", remove=True)
+    assert os.listdir(tmp_path) == ["f"]
+
+
+async def test_a_new_file_takes_the_mode_of_another(dial: Dial, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.write_bytes(b"#!/bin/sh\n")
+    old.chmod(0o750)
+    await dial.write("new", b"y", cwd=str(tmp_path), like="old")
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o750
