@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from yarl import URL
 
+from daemon.api.keys import Keys
 from daemon.api.listening import ListenError, split
 from tests.daemon.api.conftest import Http, check
 from tests.daemon.api.fakes import FakeHarness, serve
@@ -171,6 +172,14 @@ paths = st.sampled_from(
         "/sessions/{id}/records",
         "/sessions/{id}/retry",
         "/sessions/{id}/stop",
+        "/sessions/{id}/end",
+        "/sessions/{id}/workers",
+        "/sessions/{id}/config",
+        "/providers/p",
+        "/keys",
+        "/keys/k",
+        "/metrics",
+        "/openapi.json",
         "/workers",
         "/providers",
         "/healthz",
@@ -191,7 +200,16 @@ types = st.one_of(
 content = st.one_of(
     st.binary(max_size=60),
     st.sampled_from(
-        [b"{}", b'{"params":{"a":1e999}}', b'{"context":1e3}', b"--b\r\n\r\n\xff\r\n--b--", b'"\\ud800"']
+        [
+            b"{}",
+            b"[]",
+            b'[{"name":"w"}]',
+            b'{"name":"k","role":"viewer"}',
+            b'{"params":{"a":1e999}}',
+            b'{"context":1e3}',
+            b"--b\r\n\r\n\xff\r\n--b--",
+            b'"\\ud800"',
+        ]
     ),
     st.lists(st.sampled_from([b"--b", b"\r\n", b"--", b"X: y", b"x"]), max_size=10).map(b"".join),
 )
@@ -239,7 +257,8 @@ async def test_no_request_whatever_it_holds_is_a_5xx_or_answered_in_another_shap
         if key != "Expect" or value.strip() != "100-continue"
     ]
     lines += [f"Content-Type: {type}"] if type is not None else []
-    async with serve(harness, version="1", socket=path):
+    keys = await asyncio.to_thread(Keys, path.with_name("keys.toml"))
+    async with serve(harness, version="1", socket=path, keys=keys):
         answer = await raw(path, "\r\n".join([*lines, "Connection: close", "", ""]).encode() + body)
     head, _, content = answer.partition(b"\r\n\r\n")
     status = int(head.split()[1])
