@@ -1,11 +1,12 @@
 """Carry out one tool call on its worker and say how it went as a result record."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any, Final, assert_never
 
-from daemon.harness import edit, tools
-from daemon.harness.tools import BadCall, Edit, Read, Run, Write
+from daemon.harness import edit, patch, tools
+from daemon.harness.tools import BadCall, Edit, Patch, Read, Run, Write
 from daemon.pool import Output, Pool, Refused, WorkerGone
 from daemon.protocol import frames, records
 from daemon.protocol.records import Config, Record, WorkerRef, draft
@@ -68,6 +69,8 @@ class Calls:
                     return await self._write(session, call.id, wanted, ref, age)
                 case Edit():
                     return await self._edit(session, call.id, wanted, ref, age)
+                case Patch():
+                    return await self._patch(session, call.id, wanted, ref, age)
                 case _:
                     assert_never(wanted)
         except (BadCall, Refused, WorkerGone) as error:
@@ -163,9 +166,76 @@ class Calls:
         where = f"line {lines[0]}" if len(lines) == 1 else f"{len(lines)} places"
         return draft("result", f"Edited {wanted.path}, {where}.", for_=call, worker=ref.name)
 
+    async def _patch(
+        self, session: str, call: str, wanted: Patch, ref: WorkerRef, age: float | None
+    ) -> Record:
+        """Write the changes one after another, the last under the call's own id: it says that all are there."""
+        done = await self._before(session, call, ref, age)
+        if done is not None and done.unknown:
+            return _ran(call, ref.name, done, 0)
+        if done is not None:
+            return draft("result", "Patched.", for_=call, worker=ref.name)
+        if await self._before(session, _part(call, 0), ref, age) is not None:
+            return unknown(
+                call, ref.name, "the patch was being written; some of its files are changed, look at them"
+            )
+        try:
+            sections = await asyncio.to_thread(patch.parse, wanted.input)
+            files = {path: await self._content(path, ref) for path in patch.paths(sections)}
+            changes = await asyncio.to_thread(patch.plan, sections, files)
+        except patch.PatchError as error:
+            raise BadCall(f"{error}\nNothing was changed.") from error
+        written: list[patch.Change] = []
+        for at, change in enumerate(changes):
+            id = call if at == len(changes) - 1 else _part(call, at)
+            try:
+                await self._apply(session, id, change, ref)
+            except Refused as error:
+                back = await self._put_back(written, ref)
+                raise BadCall(f"{change.path} could not be written: {error}. {back}") from error
+            written.append(change)
+        return draft("result", patch.summary(changes), for_=call, worker=ref.name)
+
+    async def _content(self, path: str, ref: WorkerRef) -> bytes | None:
+        try:
+            return (await self._pool.read(ref.name, path, cwd=ref.cwd, max_bytes=MAX_FILE)).data
+        except Refused as error:
+            if error.code == "not_found":
+                return None
+            raise
+
+    async def _apply(self, session: str, call: str, change: patch.Change, ref: WorkerRef) -> None:
+        await self._pool.write(
+            ref.name,
+            change.path,
+            change.after or b"",
+            cwd=ref.cwd,
+            session=session,
+            call=call,
+            remove=change.after is None,
+            like=change.source or "",
+            expect=sha256(change.before).hexdigest() if change.before is not None else "",
+        )
+
+    async def _put_back(self, written: Sequence[patch.Change], ref: WorkerRef) -> str:
+        """Undo what was written; says how that went."""
+        for change in patch.undo(written):
+            try:
+                await self._apply("", "", change, ref)
+            except (Refused, WorkerGone) as error:
+                return (
+                    f"{change.path} was changed before that and could not be put back ({error}): look at it."
+                )
+        return "Nothing was changed."
+
     async def _before(self, session: str, call: str, ref: WorkerRef, age: float | None) -> Output | None:
         """What an earlier daemon's try of this call came to; None when there was none."""
         return None if age is None else await self._pool.attach(ref.name, session, call, age=age)
+
+
+def _part(call: str, at: int) -> str:
+    """The id under which one of a patch's writes is journaled."""
+    return f"{call}.{at}"
 
 
 def unknown(call: str, worker: str, why: str) -> Record:
@@ -176,7 +246,7 @@ def unknown(call: str, worker: str, why: str) -> Record:
 def worker_of(call: Record) -> str:
     """The worker that a call names, empty when its arguments do not say."""
     try:
-        value = tools.parse(records.call_of(call), tuple(tools.SETS["default"]))
+        value = tools.parse(records.call_of(call), tools.ALL)
     except (BadCall, records.BadRecord):
         return ""
     return value.worker

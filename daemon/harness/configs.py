@@ -29,7 +29,11 @@ def made(create: api.Create, models: Models) -> Config:
         limits=create.limits,
     )
     known = check(config, models)
-    return config if config.input else msgspec.structs.replace(config, input=known.input)
+    return msgspec.structs.replace(
+        config,
+        tools=config.tools or tools.default_set(config.model),
+        input=config.input or known.input,
+    )
 
 
 def of(session: Session) -> Config:

@@ -1,5 +1,6 @@
 """The tools a model is offered, and its arguments made into values or into a word on what would be right."""
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
@@ -56,20 +57,46 @@ class Edit(Struct, frozen=True, forbid_unknown_fields=True):
     )
 
 
-Arguments = Run | Read | Write | Edit
+class Patch(Struct, frozen=True, forbid_unknown_fields=True):
+    worker: Annotated[str, Meta(description="Name of the worker the files are on.")]
+    input: Annotated[
+        str, Meta(min_length=1, description="The patch, from `*** Begin Patch` to `*** End Patch`.")
+    ]
 
-_TYPES: Final[dict[str, type[Arguments]]] = {"run": Run, "read": Read, "write": Write, "edit": Edit}
+
+Arguments = Run | Read | Write | Edit | Patch
+
+_TYPES: Final[dict[str, type[Arguments]]] = {
+    "run": Run,
+    "read": Read,
+    "write": Write,
+    "edit": Edit,
+    "patch": Patch,
+}
 _WORDS: Final = {
     "run": "Run code on a worker, in an interpreter that keeps its state between calls.",
     "read": "Read a text file, or a part of it by lines. Images come back as images where the model takes them.",
     "write": "Write a file, replacing it as a whole.",
     "edit": "Replace text in a file.",
+    "patch": "Add, update, move and delete files by one patch in the apply_patch format: all of it or nothing.",
 }
-SETS: Final[dict[str, tuple[str, ...]]] = {"default": ("run", "read", "write", "edit")}
+SETS: Final[dict[str, tuple[str, ...]]] = {
+    "default": ("run", "read", "write", "edit"),
+    "patch": ("run", "read", "patch"),
+}
+ALL: Final = tuple(_TYPES)
+TRAINED_ON_PATCHES: Final = re.compile(
+    r"(^|/)(gpt-4\.1|gpt-5|o[34](?![0-9a-z])|codex)"
+)  # families of models, by their names
+
+
+def default_set(model: str) -> str:
+    """The set that a model of this name gets when a session names none."""
+    return "patch" if TRAINED_ON_PATCHES.search(model) else "default"
 
 
 def names(wanted: str | Sequence[str]) -> tuple[str, ...]:
-    """The names of a config's `tools`. Raises ValueError that names the field and what there is."""
+    """The names of a config's `tools`; empty is the set `default`. Raises ValueError that says what there is."""
     if isinstance(wanted, str):
         if (wanted or "default") in SETS:
             return SETS[wanted or "default"]

@@ -148,6 +148,8 @@ class FakePool:
         self.here = set(here)
         self.does: dict[str, Any] = {}
         self.files: dict[str, bytes] = {}
+        self.broken: set[str] = set()
+        self.writes: list[tuple[str, str]] = []
         self.ran: list[tuple[str, str, str, float | None]] = []
         self.journal: dict[tuple[str, str], Output] = {}
         self.acked: list[str] = []
@@ -198,8 +200,16 @@ class FakePool:
         part = data[:limit] if limit and unit == "bytes" else data
         return Content(part, len(data), data.count(b"\n"), True)
 
-    async def write(self, worker: str, path: str, data: bytes, **_: Any) -> int:
-        self.files[path] = data
+    async def write(
+        self, worker: str, path: str, data: bytes, *, call: str = "", remove: bool = False, **_: Any
+    ) -> int:
+        self.writes.append((call, path))
+        if path in self.broken:
+            raise Refused("denied", f"{path}: permission denied")
+        if remove:
+            del self.files[path]
+        else:
+            self.files[path] = data
         return len(data)
 
     async def interrupt(self, worker: str, session: str, call: str) -> None:
