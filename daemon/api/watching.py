@@ -55,11 +55,14 @@ class _Reader(Stream):
 
     async def write(self) -> None:
         if self.first is not None:
-            sessions = await self._harness.list(limit=self.first) if self.first else ()
+            try:
+                sessions = await self._harness.list(limit=self.first) if self.first else ()
+            except HarnessError as error:
+                return await self.refuse(error.status, str(error))
             self.first = None
             await self.send(events.encode(api.State(tuple(sessions), tuple(self._harness.workers()))))
         if self._next is None:
-            return
+            return None
         id, self._next = self._next, None
         if id == WORKERS:
             await self.send(events.encode(api.Workers(tuple(self._harness.workers()))))
@@ -71,3 +74,4 @@ class _Reader(Stream):
             else:
                 await self.send(events.encode(info))
         self._taken.set()
+        return None

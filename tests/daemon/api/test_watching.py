@@ -9,6 +9,7 @@ import pytest
 
 from daemon.harness.changes import WORKERS
 from daemon.harness.counts import Counts
+from daemon.harness.errors import Unready
 from daemon.protocol import api, events
 from daemon.protocol.records import draft
 from tests.daemon.api.conftest import SMALL, Http
@@ -126,6 +127,20 @@ async def test_it_ends_whole_when_the_daemon_ends_and_holds_nothing_when_its_rea
         assert await watch.next() is None
         assert counts.readers["daemon"] == 0
         await opening.__aexit__(None, None, None)
+
+
+async def test_a_state_that_cannot_be_read_is_told_and_ends_the_stream(
+    http: Http, harness: FakeHarness
+) -> None:
+    async def failing(*_: object, **__: object) -> list[api.Info]:
+        raise Unready("out of descriptors; try again in a moment")
+
+    harness.list = failing  # type: ignore[method-assign]
+    async with watching(http) as watch:
+        assert await watch.next() == api.ApiError(
+            api.ApiErrorBody(503, "out of descriptors; try again in a moment")
+        )
+        assert await watch.next() is None
 
 
 async def test_a_silent_stream_has_comments(harness: FakeHarness, path: Path) -> None:
