@@ -12,7 +12,7 @@ import msgspec
 
 from daemon.chain import GO_ON, Call, Media, Part, Raw, Result, Text, Turn
 from daemon.provider import anthropic_blocks as blocks
-from daemon.provider import errors, models, patch, repair
+from daemon.provider import budget, errors, models, patch, repair
 from daemon.provider.base import (
     DEFAULT_OUTPUT,
     Decoder,
@@ -68,6 +68,8 @@ class Anthropic:
     def compile(self, query: Query, wire: Wire) -> Request:
         """See `base.Provider`; the marks are indexes into `messages`."""
         messages = self._messages(query, wire)
+        while budget.shrink(messages, query.context, wire):
+            messages = self._messages(query, wire)
         backwards = range(len(messages) - 1, -1, -1)
         users = (index for index in backwards if not messages[index].startswith(_ASSISTANT))
         marks = tuple(reversed([*islice(users, MARKED)]))
@@ -100,24 +102,25 @@ class Anthropic:
         context, model = query.context, query.model.name
         settled = context.settled
         kept = wire.ready(self.name, model, context.epoch)
+        budget.enter(context, wire)
         last = context.last
         if last is not None and _goes_on(last):
             last = None  # nothing new was said: it may still be
         # What follows a turn is part of how it is sent, so the last one is kept only once that is known.
         known = len(settled) if last is not None else max(0, len(settled) - 1)
         for index in range(len(kept), known):
-            kept.append(self._turn(settled, index, model, closed=True))
+            kept.append(self._turn(settled, index, model, wire, closed=True))
         messages = kept[:known]
         if last is not None:
-            messages.append(blocks.user(last.parts))
+            messages.append(blocks.user(budget.within(last.parts, len(settled), wire)))
             return _joined(messages) if b"" in messages else messages
         if settled:
-            messages.append(self._turn(settled, known, model, closed=False))
+            messages.append(self._turn(settled, known, model, wire, closed=False))
         if not settled or not self._paused(settled[-1]):
             messages.append(blocks.user((Text(GO_ON),)))
         return _joined(messages) if b"" in messages else messages
 
-    def _turn(self, settled: Sequence[Turn], index: int, model: str, *, closed: bool) -> bytes:
+    def _turn(self, settled: Sequence[Turn], index: int, model: str, wire: Wire, *, closed: bool) -> bytes:
         """One settled turn's message; empty for a turn that only stands between the halves of a paused answer.
 
         `closed`: something follows the turns, so the last of them does not go on.
@@ -125,7 +128,7 @@ class Anthropic:
         turn = settled[index]
         if turn.role == "user":
             between = _goes_on(turn) and index > 0 and self._continued(settled, index - 1)
-            return b"" if between else blocks.user(turn.parts)
+            return b"" if between else blocks.user(budget.within(turn.parts, index, wire))
         open_end = not closed and index == len(settled) - 1 and self._paused(turn)
         used, answered = self._ids(turn)
         if index >= 2 and self._continued(settled, index - 2):

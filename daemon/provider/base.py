@@ -100,18 +100,31 @@ class Wire:
     """The wire form of settled turns, kept between the steps of one session for one provider and model.
 
     Owned by whoever steps the session; a provider fills it in `compile`. Cleared when epoch, provider or model
-    change.
+    change. `images`: how many each settled turn has; `left_out`: how many of the oldest give way to a note.
     """
 
     def __init__(self) -> None:
         self.key: tuple[Any, ...] = ()
         self.turns: list[bytes] = []
+        self.images: list[int] = []
+        self.left_out = 0
 
     def ready(self, *key: Any) -> list[bytes]:
         """The kept turns when they were made under the same key, else an empty list to fill."""
         if key != self.key:
-            self.key, self.turns = key, []
+            self.key, self.turns, self.images, self.left_out = key, [], [], 0
         return self.turns
+
+    def copy(self) -> "Wire":
+        """One to fill apart."""
+        other = Wire()
+        other.take(self)
+        return other
+
+    def take(self, other: "Wire") -> None:
+        """Become what `other` is."""
+        self.key, self.turns, self.images = other.key, list(other.turns), list(other.images)
+        self.left_out = other.left_out
 
 
 class Model(Struct, frozen=True):

@@ -28,7 +28,7 @@ class Writer:
 
     def __init__(self, provider: str, model: str, quirks: Quirks, *, shows: bool) -> None:
         self._provider = provider
-        self._model = model
+        self.model = model
         self._quirks = quirks
         self._shows = shows
         self._id: Callable[[str], str] = (
@@ -131,7 +131,7 @@ class Writer:
 
     def _thought(self, part: Raw) -> dict[str, Any]:
         """The fields in which reasoning goes back, byte for byte; none for another's, and none where it may not."""
-        ours = part.provider == self._provider and part.model == self._model and part.type == REASONING
+        ours = part.provider == self._provider and part.model == self.model and part.type == REASONING
         if not ours or self._quirks.thinking == "none":
             return {}
         try:

@@ -13,6 +13,7 @@ MAX_SIDE: Final = (
     2000  # pixels; Anthropic's limit where there are many images, so that none has to change later
 )
 MAX_PIXELS: Final = 80_000_000  # of an image that is decoded: about 300 MB of memory
+HEAVY: Final = 1 << 20  # bytes that take milliseconds to write
 SMALLER: Final = (2000, 1400, 1000, 700)  # sides to try
 QUALITY: Final = 80  # of a JPEG
 REMEMBERED: Final = 8  # images made smaller: the newest turn is written anew until it is settled
@@ -38,6 +39,14 @@ def fitted(data: bytes) -> Fitted:
     if image.width * image.height > MAX_PIXELS:
         raise BadImage(f"it is {image.width} by {image.height} pixels, too large to be made smaller")
     return _smaller(data)
+
+
+def heavy(data: bytes) -> bool:
+    """Whether `fitted`, and what follows it, take so long that they should not hold up a loop."""
+    try:
+        return len(data) > HEAVY or not fits(data, inspect(data))
+    except BadImage:
+        return False
 
 
 def note(type: str, data: bytes, why: BadImage) -> str:

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from daemon.chain import GO_ON, Text
-from daemon.provider import chat, errors, listed, patch, repair
+from daemon.chain import GO_ON, Context, Text
+from daemon.provider import budget, chat, errors, listed, patch, repair
 from daemon.provider.base import Decoder, Model, ProviderError, Query, Request, Transport, Wire
 from daemon.provider.chat_messages import Writer, tool
 from daemon.provider.quirks import Quirks, of_host, of_model
@@ -58,13 +58,10 @@ class OpenAIChat:
         quirks = of_model(self._quirks, model)
         shows = any(type.startswith("image/") for type in query.model.input)
         writer = Writer(self.name, model, quirks, shows=shows)
-        context = query.context
-        kept = wire.ready(self.name, model, context.epoch, quirks, shows)
-        for turn in context.settled[len(kept) :]:
-            kept.append(writer.user(turn.parts) if turn.role == "user" else writer.assistant(turn.parts))
-        messages = kept[: len(context.settled)]
-        messages.append(writer.user((Text(GO_ON),) if context.last is None else context.last.parts))
-        if system := repair.text(context.system).strip():
+        messages = self._messages(writer, query.context, wire, (quirks, shows))
+        while budget.shrink(messages, query.context, wire):
+            messages = self._messages(writer, query.context, wire, (quirks, shows))
+        if system := repair.text(query.context.system).strip():
             messages.insert(0, writer.system(system))
         fields: dict[str, Any] = {"stream_options": {"include_usage": True}} if quirks.usage else {}
         fields |= {"prompt_cache_key": query.session} if quirks.cache_key else {}
@@ -74,6 +71,19 @@ class OpenAIChat:
             body.append(b',"tools":' + _encode([tool(one) for one in query.tools]))
         body += b',"messages":[', b",".join(messages), b"]}"
         return Request(self._url, self._headers, b"".join(body))
+
+    def _messages(self, writer: Writer, context: Context, wire: Wire, key: tuple[Any, ...]) -> list[bytes]:
+        kept = wire.ready(self.name, writer.model, context.epoch, *key)
+        budget.enter(context, wire)
+        settled, last = context.settled, context.last
+        for index in range(len(kept), len(settled)):
+            turn = settled[index]
+            if turn.role == "user":
+                kept.append(writer.user(budget.within(turn.parts, index, wire)))
+            else:
+                kept.append(writer.assistant(turn.parts))
+        parts = (Text(GO_ON),) if last is None else budget.within(last.parts, len(settled), wire)
+        return [*kept[: len(settled)], writer.user(parts)]
 
     def decoder(self) -> Decoder:
         return chat.Decoder()
