@@ -59,7 +59,7 @@ class Keys:
         )
 
     def find(self, secret: str) -> api.KeyInfo | None:
-        """The key that this is. As long for any other text of its length, whatever it begins with."""
+        """The key that this is. How long it takes tells nothing of how near a wrong one comes."""
         digest = _digest(secret)
         found = None
         for name, entry in self._entries.items():

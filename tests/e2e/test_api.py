@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from daemon import chain as chains
 from daemon.client import ApiFailure, Back, Client, Lost, Unreachable
 from daemon.protocol import api, records
 from daemon.protocol.records import TEXT, Record
+from daemon.worker import keeper
 from tests.daemon.api import certificates
 from tests.running import Place, place
 
@@ -187,6 +188,24 @@ async def test_the_daemons_events_tell_of_sessions_made_posted_to_and_ended(clie
         while not (isinstance(event := await anext(stream), api.Info) and event.status == "ended"):
             pass
     assert [info.status for info in await client.list()] == ["ended", "closed"]
+
+
+async def test_the_daemons_events_tell_of_a_worker_that_goes_and_comes_back(
+    here: Place, client: Client
+) -> None:
+    def states(workers: Sequence[api.WorkerInfo]) -> list[str]:
+        return [worker.state for worker in workers if worker.name == "local"]
+
+    async with asyncio.timeout(40), aclosing(client.events(0)) as stream:
+        event = await anext(stream)
+        while not (isinstance(event, api.State | api.Workers) and states(event.workers) == ["connected"]):
+            event = await anext(stream)
+        await asyncio.to_thread(here.kill, keeper.holder(here.data / "worker" / keeper.LOCK))
+        for state in ("gone", "connected"):
+            while not (
+                isinstance(event := await anext(stream), api.Workers) and states(event.workers) == [state]
+            ):
+                pass
 
 
 async def test_keys_and_providers_outlive_the_daemon_and_a_revoked_key_does_not(here: Place) -> None:
