@@ -1,6 +1,7 @@
 """The providers of a running daemon: what serves now, what is said of it, and setting one up while it runs."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -8,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 import msgspec
+import structlog
 
 from daemon import config, ownfile
 from daemon.config import ConfigError, ProviderEntry
@@ -16,7 +18,10 @@ from daemon.provider.base import Model, Provider
 from daemon.provider.listing import LIMIT
 from daemon.provider.registry import Registry
 
+RECENT: Final = 5.0  # seconds for which a server's list of models is good
 HEAD: Final = "Providers set with PUT /providers/NAME. What outrider.toml says of one goes before this."
+
+log = structlog.get_logger()
 
 
 class BadSetting(Exception):
@@ -50,6 +55,10 @@ class Providers:
         self._rehearsal = rehearsal
         self._model = model
         self._setting = asyncio.Lock()
+        self._listing = asyncio.Lock()
+        self._http: aiohttp.ClientSession | None = None
+        self._listed: Registry | None = None
+        self._asked = 0.0
         self._entries, self._registry = self._built(stored)
 
     def resolve(self, name: str) -> tuple[Provider, Model]:
@@ -64,9 +73,22 @@ class Providers:
         """The model of a session for which none is named."""
         return self._model or self._registry.default()
 
-    async def refresh(self, http: aiohttp.ClientSession, limit: float = LIMIT) -> dict[str, str]:
-        """See registry.refresh."""
-        return await self._registry.refresh(http, limit)
+    def use(self, http: aiohttp.ClientSession) -> None:
+        """Ask servers with this client from now on."""
+        self._http = http
+
+    async def refresh(self, limit: float = LIMIT) -> None:
+        """Ask the servers that list their models, unless they were asked a moment ago; within `limit` seconds.
+
+        Without a client nobody is asked. A server that gives no list is in the log and keeps the models it had.
+        """
+        async with self._listing:
+            registry, now = self._registry, time.monotonic()
+            if self._http is None or (registry is self._listed and now - self._asked < RECENT):
+                return
+            for name, why in (await registry.refresh(self._http, limit)).items():
+                log.info("no list of models", provider=name, why=why)
+            self._listed, self._asked = registry, time.monotonic()
 
     def describe(self) -> api.Providers:
         """All that is to be known of them; no key."""

@@ -1,12 +1,14 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from daemon.config import ModelEntry, ProviderEntry
+from daemon.protocol.api import ProviderSetting
 from daemon.provider import listed
 from daemon.provider.base import Model, ProviderError
 from daemon.provider.http import open_session
@@ -14,6 +16,7 @@ from daemon.provider.listing import MAX_ANSWER, list_models
 from daemon.provider.models import TEXT_AND_IMAGES
 from daemon.provider.openai_chat import OpenAIChat
 from daemon.provider.registry import BASE_URL, Registry
+from daemon.provider.service import Providers
 
 KEY = "sk-very-secret-0123456789"
 WORDS = ("text/plain",)
@@ -181,6 +184,41 @@ async def test_a_server_that_is_not_there_is_said_not_to_be(unused_tcp_port: int
         with pytest.raises(ProviderError) as caught:
             await list_models(OpenAIChat(url=f"http://127.0.0.1:{unused_tcp_port}"), http)
     assert caught.value.code == "connection"
+
+
+async def test_a_daemons_providers_ask_when_they_are_told_to_and_not_again_at_once(
+    server: Server, tmp_path: Path
+) -> None:
+    env = {BASE_URL: server.url}
+    providers = await asyncio.to_thread(Providers, tmp_path / "p.toml", {}, {}, env, None)
+    await providers.refresh()
+    assert providers.default() == "rehearsal/tour", "there is nothing to ask with"
+    async with open_session() as http:
+        providers.use(http)
+        async with asyncio.TaskGroup() as group:
+            for number in range(3):
+                group.create_task(providers.refresh(), name=f"refresh {number}")
+        assert providers.default() == "openai-chat/first"
+        assert len(server.keys) == 1
+        server.answer = server.lists("mine")
+        await providers.set("more", ProviderSetting(kind="openai-chat", url=server.url))
+        await providers.refresh()
+    assert len(server.keys) == 3, "one that is set up is asked at once"
+    described = {info.name: info for info in providers.describe().providers}
+    assert [model.name for model in described["more"].models] == ["more/mine"]
+    chat = described["openai-chat"]
+    assert (chat.kind, chat.url, chat.has_key) == ("openai-chat", server.url, False)
+
+
+async def test_a_server_that_gives_no_list_keeps_the_daemon_going(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    env = {BASE_URL: f"http://127.0.0.1:{unused_tcp_port}/v1", "OPENAI_MODEL": "mine"}
+    providers = await asyncio.to_thread(Providers, tmp_path / "p.toml", {}, {}, env, None)
+    async with open_session() as http:
+        providers.use(http)
+        await providers.refresh()
+    assert providers.default() == "openai-chat/mine"
 
 
 async def test_the_registry_asks_every_server_that_is_worth_it(server: Server, unused_tcp_port: int) -> None:
