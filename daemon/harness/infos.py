@@ -23,9 +23,15 @@ log = logging.getLogger(__name__)
 
 
 def describe(
-    id: str, chain: Chain, damage: Damage | None, origin: api.Origin | None, *, stepping: bool = False
+    id: str,
+    chain: Chain,
+    damage: Damage | None,
+    origin: api.Origin | None,
+    *,
+    stepping: bool = False,
+    readable: int | None = None,
 ) -> api.Info:
-    """What the API says about a session of these records."""
+    """What the API says about a session of these records, of which `readable` may be read by now."""
     status: Status = "stepping" if stepping else chain.status
     if damage is not None:
         status = "damaged"
@@ -35,7 +41,7 @@ def describe(
         config=chain.config or Config(model=""),
         created=chain.created,
         updated=chain.updated,
-        n=chain.n,
+        n=chain.n if readable is None else min(chain.n, readable),
         prompt=chain.prompt,
         usage=chain.usage,
         title=chain.title,

@@ -146,7 +146,12 @@ class Sessions:
 
     def describe(self, session: Session) -> api.Info:
         return infos.describe(
-            session.id, session.chain, session.damage, session.origin, stepping=session.stepping
+            session.id,
+            session.chain,
+            session.damage,
+            session.origin,
+            stepping=session.stepping,
+            readable=session.log.durable_n,
         )
 
     async def close(self) -> None:

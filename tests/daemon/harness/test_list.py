@@ -25,6 +25,7 @@ from daemon.statefile.errors import StateFileError
 from daemon.statefile.index import FILE
 from daemon.statefile.store import Store
 from tests.daemon.harness.doubles import Bench, Clock, FakePool, FakeProvider, Scripted, bench, says, text
+from tests.daemon.statefile.fakes import Disk as Held
 
 
 class Same(FakeProvider):
@@ -363,6 +364,27 @@ async def test_a_session_leaves_memory_and_is_listed_as_it_was(store: Store, tmp
         await b.harness.patch_config(ids[0], "me", api.ConfigPatch(context=99))
         assert await listed(b) == folded(tmp_path)
         assert (await b.harness.info(ids[0])).config.context == 99
+
+
+async def test_the_number_of_records_is_one_that_a_reader_can_go_on_from(tmp_path: Path) -> None:
+    disk = Held()
+    store = Store(tmp_path, clock=Clock(), sync=disk)
+    async with bench(store, Same(), FakePool("w")) as b:
+        id = await b.session()
+        await b.rest(id)
+        log = await b.harness.log(id)
+        n = log.n
+        begun = disk.hold()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(b.post(id, "not on disk yet"), name="post")
+            await begun.wait()
+            assert log.n > n
+            assert (await b.harness.info(id)).n == n
+            assert (await b.harness.list())[0].n == n
+            disk.let_go()
+        await b.rest(id)
+        assert (await b.harness.info(id)).n == log.n
+    await store.close()
 
 
 # Logs that broke
