@@ -100,6 +100,7 @@ class Reaper:
         self._writer: asyncio.StreamWriter | None = None
         self.exited: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self.gone = asyncio.Event()
+        self._alone = False
 
     async def start(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str, fds: Mapping[int, int]
@@ -180,15 +181,19 @@ class Reaper:
             self._answers.pop(asked, None)
 
     async def mark(self) -> None:
-        """From here on, what is found is new."""
-        await self.call("mark")
+        """From here on, what is found is new. Asks nothing when the interpreter was alone, and has not run since."""
+        if not self._alone:
+            await self.call("mark")
+        self._alone = False
 
     async def new(self) -> tuple[Process, ...]:
         """Living processes since the mark, without the interpreter."""
         try:
-            return processes((await self.call("new"))["processes"])
+            answer = await self.call("new")
         except ReaperGone:
             return ()
+        self._alone = bool(answer["alone"])
+        return processes(answer["processes"])
 
     async def signal(
         self, number: int, *, interpreter: bool = False, others: bool = False

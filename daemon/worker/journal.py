@@ -63,7 +63,10 @@ class Result(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Birth(Struct, frozen=True):
+    """When the journal was begun, and in which boot of the machine."""
+
     time: float
+    boot: str = ""
 
 
 class Entry:
@@ -81,17 +84,25 @@ class Entry:
 
 
 class Journal:
-    """The folder `<scratch>/runs`. Every method but the look-ups blocks: call it off the loop, one at a time."""
+    """The folder `<scratch>/runs`. Every method but the look-ups blocks: call it off the loop, one at a time.
 
-    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
+    Nothing here waits for the disk: what a keeper that was killed wrote is there all the same. What a power cut
+    may have taken is covered by the boot: in another one the journal counts as begun anew, so that a call it does
+    not know is never taken for one that was not started.
+    """
+
+    def __init__(
+        self, folder: Path, *, clock: Callable[[], float] = time.time, boot: Callable[[], str] | None = None
+    ) -> None:
         self.folder = folder
         self.entries: dict[Key, Entry] = {}
         self._clock = clock
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         birth = read(folder / BIRTH, Birth)
-        if birth is None:
-            birth = Birth(clock())
-            write_whole(folder / BIRTH, msgspec.json.encode(birth))
+        now = (boot or boot_id)()
+        if birth is None or birth.boot != now:
+            birth = Birth(clock(), now)
+            write_whole(folder / BIRTH, msgspec.json.encode(birth), durable=True)
         self.born = birth.time
 
     @property
@@ -153,17 +164,15 @@ class Journal:
         self.finish(key, result)
 
     def begin(self, meta: Meta, code: bytes | None = None) -> Path:
-        """Put a run or a write on disk before it starts; its folder."""
+        """Write a run or a write down before it starts; its folder."""
         key = (meta.session, meta.call)
         folder = self.path(key)
         if not folder.parent.is_dir():
             folder.parent.mkdir(mode=0o700, exist_ok=True)
-            sync_folder(self.folder)
         folder.mkdir(mode=0o700, exist_ok=True)
         if code is not None:
             write_private(folder / CODE, code)
         write_whole(folder / META, msgspec.json.encode(meta))
-        sync_folder(folder.parent)
         self.entries[key] = Entry(meta.kind)
         return folder
 
@@ -173,7 +182,7 @@ class Journal:
         shutil.rmtree(self.path(key), ignore_errors=True)
 
     def finish(self, key: Key, result: Result) -> None:
-        """Put a result on disk, whole. A disk that takes none leaves it in memory only."""
+        """Write a result down, whole. A disk that takes none leaves it in memory only."""
         folder = self.path(key)
         entry = self.entries.setdefault(key, Entry("run"))
         entry.ended = result.ended
@@ -296,16 +305,29 @@ def write_private(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file so that it is found whole or not at all, whatever happens."""
+def write_whole(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Replace a file so that it is found whole or not at all, however this process ends.
+
+    With `durable` also after a power cut; without, that may leave a file that does not read.
+    """
     temporary = path.with_name(path.name + ".new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:
         file.write(data)
-        file.flush()
-        os.fsync(fd)
+        if durable:
+            file.flush()
+            os.fsync(fd)
     os.rename(temporary, path)
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
+
+
+def boot_id() -> str:
+    """Names this boot of the machine; empty where the kernel does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def sync_folder(folder: Path) -> None:

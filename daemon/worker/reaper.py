@@ -186,11 +186,11 @@ class Reaper:
 
     def new(self) -> list[Process]:
         """Living descendants since the mark, without the interpreter."""
-        return [
-            one
-            for one in descendants(self.me).values()
-            if one.pid != self.shell and one.state not in "ZX" and (one.pid, one.started) not in self.marked
-        ]
+        return [one for one in self.beside() if (one.pid, one.started) not in self.marked]
+
+    def beside(self) -> list[Process]:
+        """Living descendants, without the interpreter."""
+        return [one for one in self.living() if one.pid != self.shell]
 
     def mark(self) -> dict[str, Any]:
         self.marked = {(one.pid, one.started) for one in descendants(self.me).values()}
@@ -198,7 +198,9 @@ class Reaper:
         return {}
 
     def list_new(self) -> dict[str, Any]:
-        return {"processes": [[one.pid, name(one.pid)] for one in self.new()]}
+        beside = self.beside()
+        new = [one for one in beside if (one.pid, one.started) not in self.marked]
+        return {"processes": [[one.pid, name(one.pid)] for one in new], "alone": not beside}
 
     def signal(self, number: int, interpreter: bool, others: bool) -> dict[str, Any]:
         """Signal the interpreter first (it then knows that its command was interrupted), then what is new.

@@ -212,8 +212,10 @@ class Runs:
             self.on_end()
 
     async def _result(self, run: Run, slot: Slot, place: asyncio.Future[None]) -> journal.Result:
-        await asyncio.to_thread(syntax.check, run.code)
-        await first_of(place, run.stop.wanted)
+        if not syntax.is_simple(run.code):
+            await asyncio.to_thread(syntax.check, run.code)
+        if not place.done():
+            await first_of(place, run.stop.wanted)
         notes: tuple[str, ...] = ()
         if not run.stop.wanted.done():
             try:
@@ -293,9 +295,9 @@ class Runs:
         environment = slot.environment
         assert environment is not None
         meta = self._meta(run, slot.reset)
-        folder = await asyncio.to_thread(self.journal.begin, meta, run.code)
+        folder, sink = await asyncio.to_thread(self._begin, meta, run.code)
         slot.reset = ""
-        run.sink = sink = await asyncio.to_thread(output.Sink, folder / journal.OUTPUT)
+        run.sink = sink
         began = time.monotonic()
         ending = await environment.run(
             folder / journal.CODE, sink, limit=run.frame.timeout, stop=run.stop, on_output=run.printed
@@ -305,6 +307,10 @@ class Runs:
             known = (run.frame.session, run.interpreter, ending.died)
             await asyncio.to_thread(self.journal.set_environment, *known)
         return await asyncio.to_thread(self._finish, run.key, meta, sink, ending, seconds, notes)
+
+    def _begin(self, meta: journal.Meta, code: bytes) -> tuple[Path, output.Sink]:
+        folder = self.journal.begin(meta, code)
+        return folder, output.Sink(folder / journal.OUTPUT)
 
     def _finish(
         self,

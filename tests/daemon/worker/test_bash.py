@@ -18,7 +18,7 @@ async def test_output_and_status_come_back(dial: Dial) -> None:
     ran = await dial.run("echo out; echo err >&2; false")
     assert (ran.text, ran.end.exit) == ("out\nerr\n", 1)
     assert ran.end == frames.Result(id=ran.end.id, exit=1, seconds=ran.end.seconds, len=8)
-    assert b"".join(ran.live) == b"out\nerr\n"
+    assert b"out\nerr\n".startswith(b"".join(ran.live))  # what comes last may be in the result alone
 
 
 async def test_variables_functions_folder_and_options_carry_over(dial: Dial, tmp_path: Path) -> None:
