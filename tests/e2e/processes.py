@@ -107,14 +107,19 @@ class Daemon:
             process.communicate()
             self._process = None
 
+    def down(self) -> None:
+        """`outrider down`: it ends the daemon and the worker that outlives it."""
+        subprocess.run(
+            self._command("down"), env=self._environ, cwd=self.folder, check=True, capture_output=True
+        )
+        if self._process is not None:
+            self._process.communicate(timeout=10)
+            self._process = None
+
     def end(self) -> None:
-        """End the daemon and the worker that outlives it."""
+        """End everything, also what is broken."""
         try:
-            subprocess.run(
-                self._command("down"), env=self._environ, cwd=self.folder, check=True, capture_output=True
-            )
-            if self._process is not None:
-                self._process.communicate(timeout=10)
+            self.down()
         finally:
             self.kill()
             self._log.close()

@@ -170,10 +170,8 @@ async def test_a_stop_ends_three_calls_that_run_and_those_that_wait_behind_them(
 async def test_a_stop_leaves_another_session_alone(here: Stage) -> None:
     async with driver(here) as on:
         word = token()
-        await here.mock.config(
-            code=f"echo on; if [ {{conv}} = $(cat one) ]; then sleep {word}; else read < go; fi"
-        )
-        os.mkfifo(here.folder / "go")
+        waits = f"if [ {{conv}} = $(cat one) ]; then sleep {word}; fi; until [ -e go ]; do sleep 0.02; done"
+        await here.mock.config(code=f"echo on; {waits}")
         one, other = await on.session(), await on.session()
         (here.folder / "one").write_text(one)
         async with on.outputs(one) as printed, on.outputs(other) as others:
@@ -182,7 +180,7 @@ async def test_a_stop_leaves_another_session_alone(here: Stage) -> None:
             await printed
             await others
         await stopped(on, one)
-        (here.folder / "go").write_text("go\n")
+        (here.folder / "go").touch()
         judge(await on.closes(other))
         await goes_on(on, one, [])
 
