@@ -194,7 +194,11 @@ class Chain:
         usage = header.usage or Usage()
         self.steps += 1
         self.usage += usage
-        self.prompt, self.answer = usage.prompt, usage.output
+        if usage.prompt:
+            self.prompt, self.answer = usage.prompt, usage.output
+        else:  # a server that does not count: what it was sent, by our own estimate
+            self.prompt += self.answer + self.pending_tokens
+            self.answer = sum(turns.tokens(record) for record, _ in blocks)
         self._upto = header.upto
         said = turns.answer(blocks, header)
         self.answered = any(not isinstance(part, Raw) or part.text.strip() for part in said)
@@ -213,7 +217,7 @@ class Chain:
         self._seen.append(_Seen(step.n, origins))
         # A result that came too late for its step has been answered for; it would lack its call from here on.
         self._pending = [r for r in self._pending if r.n > step.upto and r.kind != "result"]
-        self._head, self._result, self._asked = (), 0, self.prompt
+        self._head, self._result, self._asked = (), 0, step.usage.prompt if step.usage else 0
         self._calls = {block.id: call for block, call in blocks if call is not None}
         self._orphans |= {block.id: block for block, call in blocks if call is not None}
 

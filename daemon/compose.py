@@ -34,6 +34,7 @@ from daemon.worker import launch
 LOCAL: Final = "local"  # the name of the daemon's own worker
 FIRST_WAIT: Final = 0.2  # seconds before the local worker is dialled again; doubled each time
 LONGEST_WAIT: Final = 5.0
+LISTING_WAIT: Final = 2.0  # seconds that servers have at the start to say which models they serve
 
 log = structlog.get_logger()
 
@@ -119,6 +120,7 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
     async with AsyncExitStack() as owned:
         owned.push_async_callback(store.close)
         http = await owned.enter_async_context(open_session())
+        parts.providers.use(http)
         ended: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as root:
@@ -136,6 +138,7 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
                 async with AsyncExitStack() as listeners:
                     served = await _listen(listeners, parts, harness, version)
                     root.create_task(_keep_local(pool, settings.scratch, version), name="local worker")
+                    await parts.providers.refresh(LISTING_WAIT)
                     await harness.resume()
                     log.info("ready", socket=str(settings.socket), listen=list(served.tcp), pid=os.getpid())
                     announce(Ready(settings.socket, served.tcp))

@@ -60,6 +60,10 @@ class Changed(Protocol):
 class Providers(Protocol):
     """The providers that are served."""
 
+    async def refresh(self) -> None:
+        """Ask the servers that list their models, unless they were asked a moment ago."""
+        ...
+
     def describe(self) -> api.Providers: ...
 
     async def set(self, name: str, setting: api.ProviderSetting) -> api.ProviderInfo:

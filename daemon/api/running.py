@@ -172,6 +172,7 @@ class Running:
         return reply(self._harness.workers())
 
     async def providers(self, request: web.Request, caller: Caller) -> web.Response:
+        await self._providers.refresh()
         return reply(self._providers.describe())
 
     async def set_provider(self, request: web.Request, caller: Caller) -> web.Response:

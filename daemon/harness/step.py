@@ -31,6 +31,7 @@ from daemon.provider.base import (
     Request,
     Retry,
 )
+from daemon.provider.compiling import compiled
 from daemon.provider.http import stream
 
 ABNORMAL: Final[dict[End, str]] = {
@@ -113,7 +114,7 @@ class Stepper:
     ) -> tuple[Sequence[Record], Outcome]:
         """Send the context, append each block as it completes, close them with the step record."""
         query = Query(model, context, tools.offered(config.tools), config.params, session.id)
-        request = provider.compile(query, session.wire)
+        request = await compiled(provider, query, session.wire)
         sent = self._clock()
         step, blocks, outcome = await self._receive(session, provider, request)
         closing = draft(

@@ -540,7 +540,18 @@ def test_totals_come_from_the_steps(book: Book) -> None:
     assert (chain.prompt, chain.answer) == (170, 20)
     book.add("step", id="s3", upto=book.n)
     chain = chains.fold(book.records)
-    assert (chain.steps, chain.usage, chain.prompt) == (3, Usage(110, 22, 33, 44), 0)
+    assert (chain.steps, chain.usage, chain.prompt) == (3, Usage(110, 22, 33, 44), 190)
+
+
+def test_what_a_server_does_not_count_is_estimated(book: Book) -> None:
+    book.message("x" * 3000)
+    before = chains.fold(book.records).pending_tokens
+    book.answer("s1", text="y" * 300, usage=None)
+    chain = chains.fold(book.records)
+    assert (chain.prompt, chain.answer) == (before, 108)
+    book.message("z" * 30)
+    book.answer("s2", text="w", usage=None)
+    assert chains.fold(book.records).prompt == before + 108 + 18
 
 
 def test_times_and_numbers_follow_the_records(book: Book) -> None:

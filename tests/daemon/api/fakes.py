@@ -241,7 +241,11 @@ class FakeProviders:
 
     def __init__(self) -> None:
         self.settings: list[tuple[str, api.ProviderSetting]] = []
+        self.refreshed = 0
         self.failure: Exception | None = None
+
+    async def refresh(self) -> None:
+        self.refreshed += 1
 
     def describe(self) -> api.Providers:
         return api.Providers("rehearsal/tour", (self._info("rehearsal"),))
