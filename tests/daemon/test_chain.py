@@ -546,11 +546,11 @@ def test_totals_come_from_the_steps(book: Book) -> None:
 def test_what_a_server_does_not_count_is_estimated(book: Book) -> None:
     book.message("x" * 3000)
     before = chains.fold(book.records).pending_tokens
-    book.answer("s1", text="y" * 300, usage=None)
+    book.answer("s1", text="y" * 300, usage=Usage())
     chain = chains.fold(book.records)
     assert (chain.prompt, chain.answer) == (before, 108)
     book.message("z" * 30)
-    book.answer("s2", text="w", usage=None)
+    book.answer("s2", text="w", usage=Usage())
     assert chains.fold(book.records).prompt == before + 108 + 18
 
 
