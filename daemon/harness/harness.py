@@ -19,6 +19,7 @@ from daemon.harness.errors import (
     HarnessError,
     Invalid,
     Malformed,
+    NoSpace,
     TooLarge,
     Unready,
     Unsupported,
@@ -146,7 +147,8 @@ class Harness:
     async def stop(self, id: str, via: str) -> None:
         """Cut the step; returns when every call has a result and an error record names `via`, within 10 s.
 
-        Raises NotFound, and Conflict when the session is not stepping.
+        Raises NotFound, Conflict when the session is not stepping, and NoSpace when it was stopped and the file did
+        not take the records that say so.
         """
         _check_name("via", via)
         session = await self._sessions.get(id)
@@ -154,10 +156,15 @@ class Harness:
             raise Conflict(f"session {id} is not stepping: it is {session.chain.status}")
         if session.stop_by is None:
             session.stop_by = via
+            session.permit = False
             session.stopped.clear()
             if session.one_pass is not None:
                 session.one_pass.cancel()
         await session.stopped.wait()
+        if (error := session.stop_lost) is not None:
+            raise NoSpace(
+                f"session {id} was stopped, and that could not be recorded ({error}): make room, then retry"
+            )
 
     async def end(self, id: str, via: str) -> None:
         """End a session for good: a running step is stopped first, its environments are ended on their workers.
@@ -271,6 +278,7 @@ class Harness:
                 if session.stop_by is not None:
                     await self._write_stop(session, session.stop_by)
                     session.stop_by = None
+                    session.stopped.set()  # who asked for it waits for no later pass
         finally:
             session.runner = None
             session.stopped.set()
@@ -301,9 +309,11 @@ class Harness:
 
     async def _write_stop(self, session: Session, via: str) -> None:
         drafts = await end_calls(session, self._pool, self._started)
+        session.stop_lost = None
         try:
             await session.append(*drafts, error_draft("stopped", f"stopped by {via}", via=via))
         except StateFileError as error:
+            session.stop_lost = error
             log.error("the stop could not be recorded", session=session.id, why=str(error))
 
     def _check_writable(self, session: Session) -> None:

@@ -10,7 +10,7 @@ from daemon.harness.live import LiveReaders
 from daemon.protocol.api import Origin
 from daemon.protocol.records import Record
 from daemon.provider.base import Wire
-from daemon.statefile.errors import Damage
+from daemon.statefile.errors import Damage, StateFileError
 from daemon.statefile.writer import Log
 
 BIG: Final = (
@@ -46,6 +46,7 @@ class Session:
         self.permit = False  # a retry was asked for: one step although the session failed
         self.stop_by: str | None = None
         self.stopped = asyncio.Event()
+        self.stop_lost: StateFileError | None = None  # why the file did not take the last stop
         self.posting = asyncio.Lock()
         self._appending = asyncio.Lock()
 
