@@ -29,10 +29,7 @@ VIA: Final = "tester"
 
 
 class Stage:
-    """A daemon, its worker and the mock of a provider, in a folder of their own.
-
-    `data_home`: the data folder lies where a user's lies, so that the worker's scratch is not within it.
-    """
+    """A daemon, its worker and the mock of a provider, in a folder of their own."""
 
     def __init__(self, folder: Path, mock: Mock) -> None:
         self.folder = folder
@@ -67,9 +64,9 @@ class Stage:
 
 
 @contextmanager
-def stage(*arguments: str) -> Iterator[Stage]:
+def stage(*arguments: str, folder: Path | None = None) -> Iterator[Stage]:
     """A stage, its daemon not yet started; all of it is ended and removed afterwards. `arguments`: the mock's."""
-    folder = Path(tempfile.mkdtemp(prefix="or-"))
+    folder = folder or Path(tempfile.mkdtemp(prefix="or-"))
     mock = Mock(folder, *arguments)
     try:
         made = Stage(folder, mock)
@@ -79,7 +76,7 @@ def stage(*arguments: str) -> Iterator[Stage]:
             made.daemon.end()
     finally:
         mock.close()
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Driver:

@@ -269,6 +269,27 @@ async def test_a_post_during_a_stop_waits_and_is_answered_together_with_the_next
         assert texts[1:] == ["And this.", "Now the rest."]
 
 
+async def test_a_retry_during_a_stop_goes_on_after_it_and_does_not_hold_it_up(here: Stage) -> None:
+    async with driver(here) as on:
+        word = token()
+        await here.mock.config(code=f"trap '' INT TERM; echo on; sleep {word}")
+        session = await on.session()
+        async with on.outputs(session) as printed:
+            await on.post(session, f"[[conv:{session}]] Go.")
+            await printed
+        await here.mock.config(trouble="hold")
+        async with asyncio.timeout(PROMISE), asyncio.TaskGroup() as group:
+            stop = group.create_task(on.client.stop(session, VIA), name="stop")
+            await pause(0.3)
+            await on.client.retry(session)
+            assert not stop.done()
+        await on.requested(session, 2)
+        assert (await on.client.info(session)).status == "stepping"
+        await here.mock.config(trouble="")
+        await here.mock.release()
+        judge(await on.closes(session))
+
+
 async def test_a_retry_after_a_stop_goes_on(here: Stage) -> None:
     async with driver(here) as on:
         await here.mock.config(trouble="hold")
