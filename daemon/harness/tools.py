@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -111,7 +112,12 @@ def names(wanted: str | Sequence[str]) -> tuple[str, ...]:
 
 def offered(wanted: str | Sequence[str]) -> list[Tool]:
     """The tools of a config as a model is told of them."""
-    return [Tool(name, _WORDS[name], _schema(_TYPES[name])) for name in names(wanted)]
+    return [_tool(name) for name in names(wanted)]
+
+
+@cache
+def _tool(name: str) -> Tool:
+    return Tool(name, _WORDS[name], _schema(_TYPES[name]))
 
 
 def parse(call: CallBody, wanted: str | Sequence[str]) -> Arguments:
