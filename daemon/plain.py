@@ -6,6 +6,7 @@ from typing import Final
 MAX_LINES: Final = 400  # of a body that a screen shows; a pager has all
 MAX_CHARS: Final = 64 << 10
 TITLE: Final = 200  # characters of a title line
+UNITS: Final = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 # C0 and C1 controls, DEL, line and paragraph separators, direction overrides, interlinear marks, tag
 # characters, lone surrogates: all that moves the cursor, hides text, cannot be encoded. Tab and newline stay.
@@ -101,7 +102,8 @@ def size(bytes: int) -> str:
     """A number of bytes for people."""
     if bytes < 1000:
         return f"{bytes} B"
-    return f"{bytes / 1000:.1f} kB" if bytes < 1_000_000 else f"{bytes / 1_000_000:.1f} MB"
+    unit, word = next((unit, word) for unit, word in UNITS if bytes >= unit)
+    return f"{bytes / unit:.1f} {word}"
 
 
 def tokens(number: int) -> str:

@@ -29,8 +29,18 @@ def _explain(error: BaseException) -> tuple[str, int]:
             return safe(str(error)), error.code
         case ConfigError():
             return safe(str(error)), USAGE
+        case ApiFailure(status=401):
+            return f"{line(error.message, 2000)}; here OUTRIDER_KEY holds it", REFUSED
         case ApiFailure():
             return line(error.message, 2000), REFUSED
+        case ImportError():
+            what = line(str(error), 500)
+            return (
+                f"a part of it does not load ({what}): the installation is damaged, install it anew",
+                FAILED,
+            )
+        case UnicodeEncodeError():
+            return "an argument or the folder's name is not UTF-8 text, which the daemon takes alone", USAGE
         case OSError() if error.strerror:
             return safe(f"{error.filename}: {error.strerror}" if error.filename else error.strerror), FAILED
         case _:

@@ -16,6 +16,7 @@ from daemon.plain import seconds
 from daemon.protocol import api, events
 from daemon.protocol.records import Record, Status
 from daemon.verbs.paint import Painter, is_terminal
+from daemon.verbs.posting import warn_of_pictures
 from daemon.verbs.reach import FAILED, OK, VIA, Where, connect, say_json, session_id
 
 TICK: Final = 0.1  # seconds between two looks at the live part
@@ -55,12 +56,15 @@ async def tail(place: Where, prefix: str, look: Look, follow: bool, shown: Shown
     return OK
 
 
-async def post(place: Where, prefix: str, parts: Sequence[api.Part], look: Look, shown: Shown) -> int:
+async def post(
+    place: Where, prefix: str, parts: Sequence[api.Part], look: Look, shown: Shown, key: str = ""
+) -> int:
     """Post to a session and show what comes of it, to the end of the answer."""
     async with connect(place) as client:
         id = shown.id = await session_id(client, prefix)
         watch = _Watch(client, place, id, look, live=True)
-        n = await client.post(id, parts, VIA)
+        await warn_of_pictures(client, id, parts)
+        n = await client.post(id, parts, VIA, key)
         await watch.skip(n - len(parts), fold=True)
         return OK if await watch.until(OVER) == "closed" else FAILED
 
@@ -70,6 +74,7 @@ async def run(place: Where, create: api.Create, parts: Sequence[api.Part], look:
     async with connect(place) as client:
         id = shown.id = await client.create(create)
         watch = _Watch(client, place, id, look, live=True)
+        await warn_of_pictures(client, id, parts)
         await client.post(id, parts, VIA)
         return OK if await watch.until(OVER) == "closed" else FAILED
 

@@ -10,7 +10,7 @@ def without(*names: str) -> Iterator[None]:
     """While this is open, importing one of these raises ImportError, unless it is loaded already."""
     hidden = [name for name in names if name not in sys.modules]
     for name in hidden:
-        sys.modules[name] = None  # type: ignore[assignment] - how the import system is told so
+        sys.modules[name] = None  # type: ignore[assignment]  # how the import system is told so
     try:
         yield
     finally:

@@ -244,6 +244,11 @@ def _wide(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
+def width(text: str) -> int:
+    """Columns that a text takes."""
+    return len(text) if text.isascii() else sum(map(_wide, text))
+
+
 def wrap(text: str, width: int, words: bool = False) -> list[str]:
     """`text` in rows of at most `width` columns; with `words` broken at a space where there is one."""
     rows = []

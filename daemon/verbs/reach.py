@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -66,9 +67,11 @@ def where(socket: str, url: str, environ: Mapping[str, str]) -> Where:
         command += f" {option} {shlex.quote(value)}" if value else ""
     url = "" if socket else url or environ.get("OUTRIDER_URL", "")
     if url.startswith("unix:"):
-        socket, url = url.removeprefix("unix:").replace("//", "", 1), ""
+        socket, url = url.removeprefix("unix:").removeprefix("//"), ""
+        if not socket:
+            raise VerbError("unix: needs the socket's path, as in unix:/run/outrider/api.sock", USAGE)
     if url:
-        if not re.match(r"https?://[^/]", url):
+        if not _is_address(url):
             raise VerbError(
                 f"{line(url)} is not a URL of a daemon: write http://HOST:PORT or unix:/PATH", USAGE
             )
@@ -76,6 +79,15 @@ def where(socket: str, url: str, environ: Mapping[str, str]) -> Where:
         return Where(None, url, key, ca, fingerprint, command)
     path = Path(os.path.abspath(Path(socket).expanduser())) if socket else config.load(environ).socket
     return Where(config.check_socket(path), command=command)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        plain = url.isprintable() and " " not in url and parts.port != 0
+    except ValueError:  # a port that is none, brackets that do not close
+        return False
+    return plain and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 @asynccontextmanager
@@ -122,6 +134,11 @@ async def session_id(client: Client, prefix: str) -> str:
 def say(text: str) -> None:
     """A line on stdout."""
     click.echo(text)
+
+
+def note(text: str) -> None:
+    """A line on stderr that is no complaint."""
+    click.echo(text, err=True)
 
 
 def say_json(value: Any) -> None:

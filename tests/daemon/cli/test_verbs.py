@@ -1,9 +1,8 @@
 import json
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,12 +11,12 @@ import pytest
 
 from daemon import cli
 from daemon.protocol.records import WorkerRef
-from daemon.verbs import reach, sessions
+from daemon.verbs import given, reach, tables
 from daemon.verbs.explain import explain
 from daemon.verbs.reach import VerbError
-from tests.running import Place, place
-
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from daemon.verbs.tree import GROUPS, outrider
+from tests.daemon.cli.saying import CONTROL, Said
+from tests.running import Place
 
 HOSTILE = r"""
 end = "The end."
@@ -36,59 +35,40 @@ faults = [{ kind = "status", status = 400, type = "invalid_request_error" }]
 """
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Place]:
-    """A place with a daemon, for all tests of this module."""
-    with place() as here:
-        here.script("hostile", HOSTILE)
-        here.script("refused", REFUSED)
-        here.up()
-        yield here
-
-
-@pytest.fixture
-def there(running: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """The running place as this process's own environment."""
-    for name in [name for name in os.environ if name.startswith(("OUTRIDER", "XDG"))]:
-        monkeypatch.delenv(name)
-    for name, value in running.environ.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(running.work)
-    return running
-
-
-Said = Callable[..., str]
-
-
-@pytest.fixture
-def said(there: Place, capsys: pytest.CaptureFixture[str]) -> Said:
-    """Run a command line in this process; returns what it printed, or with another code what it complained of."""
-
-    def run(*arguments: str, code: int = 0) -> str:
-        got = cli.invoke(arguments)
-        out, err = capsys.readouterr()
-        assert got == code, (got, out, err)
-        assert "Traceback" not in err
-        return out if code == 0 else err
-
-    return run
+SCRIPTS = {"hostile": HOSTILE, "refused": REFUSED}
 
 
 # The verbs.
 
 
-def test_without_a_verb_there_is_help_in_the_order_of_use(said: Said) -> None:
+def test_without_a_verb_there_is_help_that_groups_the_verbs(said: Said) -> None:
     help = said()
     assert help.startswith("Usage: outrider")
-    text = help.partition("Commands:")[2]
-    assert [text.index(f"\n  {verb} ") for verb in cli.ORDER] == sorted(
-        text.index(f"\n  {verb} ") for verb in cli.ORDER
-    )
+    at = -1
+    for title, names in GROUPS.items():
+        for line in (f"\n{title}:\n", *(f"\n  {name} " for name in names)):
+            assert (at := help.index(line, at + 1)) > 0
+    assert "..." not in help
+    assert max(map(len, help.splitlines())) <= 80
+
+
+def every_verb(group: click.Group = outrider, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from every_verb(command, (*before, name))
+        else:
+            yield (*before, name)
 
 
 def test_every_verb_has_help_and_json(said: Said) -> None:
-    for verb in cli.ORDER:
-        assert "--json" in said(verb, "-h")
+    for verb in every_verb():
+        help = said(*verb, "-h")
+        assert "--json" in help or verb == ("completion",)
+        assert max(map(len, help.splitlines())) <= 80
+
+
+def test_the_groups_of_the_help_name_every_verb() -> None:
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(outrider.commands)
 
 
 def test_a_session_made_here_starts_in_the_callers_folder(said: Said, there: Place) -> None:
@@ -177,8 +157,9 @@ def test_ls_lists_the_newest_first_and_filters(said: Said) -> None:
 def test_workers_and_models_are_listed(said: Said) -> None:
     assert re.search(r"local +connected", said("workers"))
     assert json.loads(said("workers", "--json"))[0]["name"] == "local"
-    assert "rehearsal/tour" in said("models").splitlines()
-    assert "rehearsal/hostile" in json.loads(said("models", "--json"))
+    assert re.search(r"^rehearsal/tour +200k +- +text, images +yes$", said("models"), re.MULTILINE)
+    (hostile,) = [m for m in json.loads(said("models", "--json")) if m["name"] == "rehearsal/hostile"]
+    assert (hostile["context"], hostile["default"]) == (200_000, False)
 
 
 def test_up_again_says_that_it_was_up(said: Said, there: Place) -> None:
@@ -230,7 +211,7 @@ def test_a_session_that_fails_gives_1_and_says_what_to_do(
     ("arguments", "words"),
     [
         (["fly"], "No such command 'fly'"),
-        (["post", "abc"], "Missing argument 'TEXT'"),
+        (["post", "abc"], "there is nothing to post"),
         (["tail", "xyz"], "'xyz' is not a session's id"),
         (["post", "abc", " \n"], "the message is empty"),
         (["ls", "--limit", "0"], "--limit"),
@@ -337,22 +318,22 @@ def test_a_pipe_has_no_colours(there: Place) -> None:
 
 
 def test_params_are_json_where_they_can_be_and_text_elsewhere() -> None:
-    assert sessions.params(["temperature=0.2", "thinking.type=enabled", "thinking.budget=9", "stop=[1]"]) == {
+    assert given.params(["temperature=0.2", "thinking.type=enabled", "thinking.budget=9", "stop=[1]"]) == {
         "temperature": 0.2,
         "thinking": {"type": "enabled", "budget": 9},
         "stop": [1],
     }
     with pytest.raises(VerbError, match="no object"):
-        sessions.params(["a=1", "a.b=2"])
+        given.params(["a=1", "a.b=2"])
 
 
 def test_only_a_daemon_of_this_machine_gets_the_callers_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert sessions.worker_refs([], here=True) == (WorkerRef("local", str(tmp_path)),)
-    assert sessions.worker_refs([], here=False) == (WorkerRef("local"),)
-    assert sessions.worker_refs(["gpu:rel", "local:sub"], here=True) == (
+    assert given.worker_refs([], here=True) == (WorkerRef("local", str(tmp_path)),)
+    assert given.worker_refs([], here=False) == (WorkerRef("local"),)
+    assert given.worker_refs(["gpu:rel", "local:sub"], here=True) == (
         WorkerRef("gpu", "rel"),
         WorkerRef("local", str(tmp_path / "sub")),
     )
@@ -390,16 +371,13 @@ def test_the_daemon_is_found_by_option_then_environment_then_config(
     ],
 )
 def test_a_time_shows_how_long_ago_it_was(time: str, shown: str) -> None:
-    assert sessions.ago(time, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == shown
+    assert tables.ago(time, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == shown
 
 
 def test_the_command_line_loads_no_heavy_library_before_a_verb_needs_it() -> None:
-    code = "import sys, daemon.cli; print([m for m in ('aiohttp', 'structlog', 'textual', 'PIL') if m in sys.modules])"
+    heavy = ("aiohttp", "structlog", "textual", "PIL")
+    code = f"import sys, daemon.verbs.tree; print([m for m in {heavy} if m in sys.modules])"
     assert (
         subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout
         == "[]\n"
     )
-
-
-def test_the_order_names_every_verb() -> None:
-    assert set(cli.ORDER) == set(cli.outrider.list_commands(click.Context(cli.outrider)))

@@ -1,0 +1,86 @@
+"""How the verbs on the daemon itself are written."""
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from daemon.verbs.options import json_option, serving
+
+if TYPE_CHECKING:
+    from daemon.verbs.service import Options
+
+SHELLS: Final = ("bash", "zsh", "fish")
+
+
+@click.command(short_help="Be the daemon, in the foreground.")
+@serving
+def daemon(options: "Options", json: bool) -> int:
+    """Be the daemon, in the foreground, until SIGTERM or Ctrl-C.
+
+    One line on stdout says where it listens, as soon as it is ready; the log goes to stderr.
+    """
+    from daemon.verbs import service
+
+    return service.daemon(options, os.environ, json)
+
+
+@click.command(short_help="Start the daemon in the background.")
+@serving
+def up(options: "Options", json: bool) -> int:
+    """Start the daemon in the background and wait until it is ready."""
+    from daemon.verbs import service
+
+    return service.up(options, os.environ, json)
+
+
+@click.command()
+@serving
+def down(options: "Options", json: bool) -> int:
+    """End the daemon and its local worker.
+
+    Sessions in work go on after the next `up`.
+    """
+    from daemon.verbs import service
+
+    return service.down(options, os.environ, json)
+
+
+@click.command(short_help="Check everything, and say what to do.")
+@json_option
+def doctor(json: bool) -> int:
+    """Check the installation, the daemon and its worker, and say what to do.
+
+    Nothing is changed, and no provider is asked. The code is 1 when a check is failing.
+    """
+    from daemon.verbs import doctor
+
+    socket, url = click.get_current_context().obj
+    return doctor.doctor(socket, url, os.environ, json)
+
+
+@click.command(short_help="Print the completion script for a shell.")
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> int:
+    """Print the script that lets a shell complete verbs, options, and the ids of sessions.
+
+    \b
+    bash, in ~/.bashrc:  eval "$(outrider completion bash)"
+    zsh, in ~/.zshrc:    eval "$(outrider completion zsh)"
+    fish, once:
+      outrider completion fish >~/.config/fish/completions/outrider.fish
+    """
+    from click.shell_completion import BashComplete, get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    script = found(click.get_current_context().find_root().command, {}, "outrider", "_OUTRIDER_COMPLETE")
+    # BashComplete.source looks at the bash on the PATH and complains on stderr; the shell that reads this is another
+    text = (
+        script.source_template % script.source_vars() if isinstance(script, BashComplete) else script.source()
+    )
+    click.echo(text.strip())
+    return 0
+
+
+COMMANDS: Final = (daemon, up, down, doctor, completion)

@@ -1,0 +1,154 @@
+"""How the verbs on workers, models, providers and API keys are written."""
+
+import asyncio
+from typing import Final, get_args
+
+import click
+
+from daemon.protocol import api
+from daemon.verbs import complete
+from daemon.verbs.options import Listing, id_argument, json_option, where
+
+
+@click.group(
+    cls=Listing,
+    subcommand_metavar="[ID | ls [ID] | set ID …]",
+    short_help="List the workers; give a session others.",
+)
+def workers() -> None:
+    """List the workers, or a session's; give a session others."""
+
+
+@workers.command("ls")
+@click.argument("id", metavar="[ID]", required=False, shell_complete=complete.ids)
+@json_option
+def workers_ls(id: str | None, json: bool) -> int:
+    """List the workers, with ID those of that session."""
+    from daemon.verbs import setup
+
+    if id is None:
+        return asyncio.run(setup.workers(where(), json))
+    return asyncio.run(setup.workers_of(where(), id, json))
+
+
+@workers.command("set")
+@id_argument
+@click.argument("workers", metavar="NAME[:FOLDER] …", nargs=-1, shell_complete=complete.workers)
+@click.option("--none", is_flag=True, help="No workers at all: only answers in words.")
+@json_option
+def workers_set(id: str, workers: tuple[str, ...], none: bool, json: bool) -> int:
+    """Give a session these workers, in place of those it has.
+
+    Without a FOLDER a worker that the session has keeps its own. What a session started on a worker that is dropped is
+    ended there.
+    """
+    from daemon.verbs import given, setup
+
+    if none == bool(workers):
+        raise click.UsageError("give the names of the workers that it shall have, or --none")
+    place = where()
+    refs = given.worker_refs(workers, place.here) if workers else ()
+    return asyncio.run(setup.set_workers(place, id, refs, workers, json))
+
+
+@click.command(short_help="List the models, with their limits.")
+@json_option
+def models(json: bool) -> int:
+    """List the models that sessions can have, with their limits."""
+    from daemon.verbs import setup
+
+    return asyncio.run(setup.models(where(), json))
+
+
+@click.group(
+    cls=Listing,
+    subcommand_metavar="[ls | set NAME]",
+    short_help="List the providers; set a key or an address.",
+)
+def providers() -> None:
+    """List the providers of models; set one's key or address."""
+
+
+@providers.command("ls")
+@json_option
+def providers_ls(json: bool) -> int:
+    """List the providers: which have a key, where they are, what they serve."""
+    from daemon.verbs import setup
+
+    return asyncio.run(setup.providers(where(), json))
+
+
+@providers.command("set")
+@click.argument("name", shell_complete=complete.providers)
+@click.argument("stray", nargs=-1, metavar="")
+@click.option("--kind", default=None, metavar="KIND", help="What it speaks: anthropic, openai-chat, …")
+@click.option("--url", default=None, metavar="URL", help="Where it is; empty is the vendor's own address.")
+@click.option(
+    "--key/--no-key",
+    "key",
+    default=None,
+    help="Set its key, from stdin or typed unseen; or take it out. --key is meant when nothing else is set.",
+)
+@json_option
+def providers_set(
+    name: str, stray: tuple[str, ...], kind: str | None, url: str | None, key: bool | None, json: bool
+) -> int:
+    """Set a provider's key, kind or address.
+
+    It holds at once, for requests that begin from now on, and after a restart. The key is read from stdin, or asked
+    for; it is never an argument, which others on the machine could see.
+    """
+    from daemon.verbs import setup
+
+    if stray:
+        raise click.UsageError(
+            "a key is not an argument, others could see it: pipe it in, or type it when asked"
+        )
+    return asyncio.run(setup.set_provider(where(), name, kind, url, key, json))
+
+
+@click.group(cls=Listing, subcommand_metavar="[ls | new NAME | revoke NAME]")
+def key() -> None:
+    """Make, list and revoke keys of the HTTP API."""
+
+
+@key.command("ls")
+@json_option
+def key_ls(json: bool) -> int:
+    """List the keys; none is shown itself."""
+    from daemon.verbs import setup
+
+    return asyncio.run(setup.keys(where(), json))
+
+
+@key.command("new")
+@click.argument("name")
+@click.option(
+    "--role",
+    type=click.Choice(get_args(api.Role)),
+    default="operator",
+    show_default=True,
+    help="viewer looks, operator also acts on sessions, admin also sets up the daemon.",
+)
+@json_option
+def key_new(name: str, role: api.Role, json: bool) -> int:
+    """Make a key and print it: it is shown this once.
+
+    stdout has the key alone, as in OUTRIDER_KEY=$(outrider key new laptop).
+    """
+    from daemon.verbs import setup
+
+    return asyncio.run(setup.new_key(where(), name, role, json))
+
+
+@key.command("revoke")
+@click.argument("name", shell_complete=complete.keys)
+@json_option
+def key_revoke(name: str, json: bool) -> int:
+    """Revoke a key; what is open with it ends."""
+    from daemon.verbs import setup
+
+    return asyncio.run(setup.revoke_key(where(), name, json))
+
+
+COMMANDS: Final = (workers, models, providers, key)

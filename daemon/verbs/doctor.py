@@ -1,0 +1,189 @@
+"""Look at everything that a working Outrider needs, and say of each whether it is well and what to do."""
+
+import asyncio
+import importlib.metadata
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from daemon import config
+from daemon.client import ApiFailure
+from daemon.config import Settings
+from daemon.plain import line
+from daemon.protocol import api
+from daemon.verbs import examine
+from daemon.verbs.examine import Check, failing, ok, warning
+from daemon.verbs.paint import ink
+from daemon.verbs.reach import FAILED, OK, VerbError, Where, connect, say, say_json, where
+
+PATIENCE: Final = 10.0  # seconds that a daemon has to answer each question
+LOCAL: Final = "local"  # the daemon's own worker
+_STYLES: Final = {"ok": "good", "warning": "note", "failing": "failed"}
+
+
+def doctor(socket: str, url: str, environ: Mapping[str, str], json: bool) -> int:
+    """Run every check and print what each found; 1 when one is failing."""
+    found = list(checks(socket, url, environ))
+    bad = [check for check in found if check.state == "failing"]
+    if json:
+        say_json({"ok": not bad, "checks": found})
+    else:
+        _print(found)
+    return FAILED if bad else OK
+
+
+def checks(socket: str, url: str, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Every check, those on this machine first. The daemon's own folder is looked at where it is on this machine."""
+    yield examine.python()
+    yield examine.packages()
+    settings: Settings | None = None
+    try:
+        settings = config.load(environ)
+        yield from examine.configuration(settings, environ)
+    except config.ConfigError as error:
+        yield failing("configuration", str(error), "correct the file; nothing starts before")
+    try:
+        place = where(socket, url, environ)
+    except (config.ConfigError, VerbError) as error:
+        if settings is not None:
+            yield failing("socket", str(error))
+        return
+    if place.here and settings is not None:
+        yield examine.folder(settings.data)
+        yield examine.sockets(settings)
+        yield examine.interpreters(environ.get("PATH", ""))
+    elif not place.here:
+        yield from examine.key_in_the_clear(place)
+    yield examine.clock()
+    ours = importlib.metadata.version("outrider")
+    yield from asyncio.run(_asked(place, settings, environ, ours))
+
+
+async def _asked(
+    place: Where, settings: Settings | None, environ: Mapping[str, str], ours: str
+) -> list[Check]:
+    """What the daemon says."""
+    found: list[Check] = []
+    target = str(place.socket) if place.here else place.url
+    try:
+        async with asyncio.timeout(PATIENCE), connect(place) as client:
+            found.append(_release((await client.version()).version, ours, target))
+            found += _workers(await client.workers())
+            found += _providers((await client.providers()), environ, place.here)
+            found += _future(await client.list(limit=1))
+    except VerbError as error:
+        found.append(await asyncio.to_thread(_unreachable, str(error), place, settings))
+    except ApiFailure as error:
+        fix = (
+            "set OUTRIDER_KEY to one that `outrider key new` made there" if error.status in (401, 403) else ""
+        )
+        found.append(failing("daemon", f"{target} refuses: {line(error.message, 500)}", fix))
+    except TimeoutError:
+        fix = "its log says more: daemon.log in the data folder" if place.here else ""
+        found.append(failing("daemon", f"{target} does not answer within {PATIENCE:.0f} s", fix))
+    return found
+
+
+def _unreachable(why: str, place: Where, settings: Settings | None) -> Check:
+    if place.here and settings is not None and place.socket == settings.socket:
+        pid = examine.holder(settings.data)
+        if pid:
+            return failing(
+                "daemon",
+                f"process {pid} works on {settings.data} and does not listen on {place.socket}",
+                "it is just starting, or listens elsewhere (`--socket`); else `outrider down` ends it",
+            )
+        return failing("daemon", f"none runs on {settings.data}", f"`{place.command} up` starts it")
+    return failing("daemon", why)
+
+
+def _release(theirs: str, ours: str, target: str) -> Check:
+    if theirs != ours:
+        return warning(
+            "daemon",
+            f"{target} answers; it is release {line(theirs)}, this command line is {ours}",
+            "`outrider down`, then `outrider up`, starts the one that is installed here",
+        )
+    return ok("daemon", f"{target} answers, release {ours}")
+
+
+def _workers(workers: Sequence[api.WorkerInfo]) -> Iterator[Check]:
+    local = next((worker for worker in workers if worker.name == LOCAL), None)
+    if local is None or local.state == "gone":
+        why = f" ({line(local.reason)})" if local is not None and local.reason else ""
+        yield failing(
+            "local worker",
+            f"it is not connected{why}",
+            "the daemon starts it anew by itself; where it does not, daemon.log in the data folder and keeper.log "
+            "in the worker's scratch say why",
+        )
+    elif local.state == "refused":
+        yield failing(
+            "local worker",
+            f"the daemon refuses it: {line(local.reason)}",
+            "`outrider down`, then `outrider up`",
+        )
+    else:
+        yield ok("local worker", f"connected, runs {', '.join(local.interpreters) or 'nothing'}")
+    for worker in workers:
+        if worker.name == LOCAL:
+            continue
+        if worker.state == "refused":
+            yield warning(f"worker {worker.name}", f"the daemon refuses it: {line(worker.reason)}")
+        elif worker.state == "gone":
+            yield warning(f"worker {worker.name}", f"it is gone; last seen {line(worker.seen) or 'never'}")
+        else:
+            yield ok(
+                f"worker {worker.name}", f"connected, runs {', '.join(worker.interpreters) or 'nothing'}"
+            )
+
+
+def _providers(said: api.Providers, environ: Mapping[str, str], here: bool) -> Iterator[Check]:
+    real = [provider for provider in said.providers if provider.kind != "rehearsal"]
+    usable = [provider for provider in real if provider.served and (provider.has_key or provider.url)]
+    for provider in real:
+        name = f"provider {provider.name}"
+        if not provider.served:
+            yield warning(
+                name, f"this release does not speak {provider.kind}", "take its table out of outrider.toml"
+            )
+        elif provider.has_key:
+            yield ok(name, f"has a key, {len(provider.models)} models known")
+        elif provider.url:
+            yield ok(name, f"has no key and may need none: {provider.url}")
+        else:
+            yield warning(name, "has no key", f"`outrider providers set {provider.name}` sets one")
+    if not usable:
+        yield warning(
+            "providers",
+            "none that can answer: only rehearsals play",
+            "`outrider providers set anthropic` sets a key",
+        )
+    if here:
+        yield from examine.keys_of_the_environment(
+            {provider.name: provider.has_key for provider in real}, environ
+        )
+
+
+def _future(newest: Sequence[api.Info]) -> Iterable[Check]:
+    return [examine.newest(info.updated) for info in newest]
+
+
+def _print(found: Sequence[Check]) -> None:
+    from daemon.verbs.tables import wrapped
+
+    pen = ink(sys.stdout)
+    widest = max(len(check.name) for check in found)
+    for check in found:
+        before = f"{check.state:<7}  {check.name:<{widest}}  "
+        rows = wrapped(line(check.what, 1000), len(before))
+        say(f"{pen(f'{check.state:<7}', _STYLES[check.state])}  {check.name:<{widest}}  {rows[0]}")
+        for row in rows[1:]:
+            say(" " * len(before) + row)
+        for row in wrapped(f"→ {line(check.fix, 1000)}", len(before)) if check.fix else ():
+            say(" " * len(before) + pen(row, "note"))
+    bad, odd = (sum(check.state == state for check in found) for state in ("failing", "warning"))
+    if bad:
+        say(f"\n{bad} failing, {odd} to look at")
+    else:
+        say(f"\nall is well{f', {odd} to look at' if odd else ''}")

@@ -1,0 +1,232 @@
+"""The verbs on what sessions use: workers, models, providers, and the keys of the API."""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import click
+import msgspec
+from msgspec import UNSET
+
+from daemon.plain import count, line, size, tokens
+from daemon.protocol import api
+from daemon.protocol.records import WorkerRef
+from daemon.verbs.reach import OK, USAGE, VIA, VerbError, Where, connect, note, say, say_json, session_id
+from daemon.verbs.tables import ago, table
+
+MAX_KEY: Final = 10_000  # characters of a provider's key; the longest are tokens of a few thousand
+STATES: Final[Mapping[str, str]] = {
+    "connected": "good",
+    "refused": "failed",
+    "gone": "dim",
+    "not here": "note",
+}
+
+
+async def workers(place: Where, json: bool) -> int:
+    """The workers the daemon knows."""
+    async with connect(place) as client:
+        found = await client.workers()
+    if json:
+        say_json(found)
+        return OK
+    table(
+        ("NAME", "STATE", "SYSTEM", "INTERPRETERS", "CPUS", "MEMORY", "RUNNING", "HOST"),
+        [
+            (
+                worker.name,
+                worker.state,
+                f"{worker.os} {worker.arch}",
+                ", ".join(worker.interpreters),
+                str(worker.cpus or ""),
+                size(worker.memory) if worker.memory else "",
+                str(worker.running),
+                worker.reason or worker.hostname,
+            )
+            for worker in found
+        ],
+        {1: STATES},
+    )
+    return OK
+
+
+async def workers_of(place: Where, prefix: str, json: bool) -> int:
+    """A session's workers, and whether they are here."""
+    async with connect(place) as client:
+        refs = (await client.info(await session_id(client, prefix))).config.workers
+        known = {worker.name: worker for worker in await client.workers()}
+    states = [known[ref.name].state if ref.name in known else "not here" for ref in refs]
+    if json:
+        say_json(
+            [
+                {"name": ref.name, "cwd": ref.cwd, "state": state}
+                for ref, state in zip(refs, states, strict=True)
+            ]
+        )
+    elif refs:
+        rows = [(ref.name, state, _folder(ref, known)) for ref, state in zip(refs, states, strict=True)]
+        table(("NAME", "STATE", "FOLDER"), rows, {1: STATES})
+    elif sys.stdout.isatty():
+        say("No workers: only answers in words are possible.")
+    return OK
+
+
+def _folder(ref: WorkerRef, known: Mapping[str, api.WorkerInfo]) -> str:
+    return ref.cwd or (known[ref.name].home if ref.name in known else "") or "its home"
+
+
+async def set_workers(
+    place: Where, prefix: str, refs: Sequence[WorkerRef], keep: Sequence[str], json: bool
+) -> int:
+    """Give a session other workers. One that it has and that is in `keep` stays in its folder."""
+    async with connect(place) as client:
+        id = await session_id(client, prefix)
+        had = {ref.name: ref for ref in (await client.info(id)).config.workers if ref.name in keep}
+        refs = tuple(had.get(ref.name, ref) for ref in refs)
+        n = await client.set_workers(id, refs, VIA)
+    if json:
+        say_json({"id": id, "n": n, "workers": refs})
+    else:
+        shown = ", ".join(f"{ref.name}:{ref.cwd}" if ref.cwd else ref.name for ref in refs) or "none"
+        say(f"#{n}: workers are {line(shown, 1000)}")
+    return OK
+
+
+async def models(place: Where, json: bool) -> int:
+    """The models the daemon serves, and which is the default."""
+    async with connect(place) as client:
+        said = await client.providers()
+    found = [model for provider in said.providers for model in provider.models]
+    if json:
+        shown = [msgspec.to_builtins(model) | {"default": model.name == said.default} for model in found]
+        say_json(shown)
+        return OK
+    table(
+        ("MODEL", "CONTEXT", "OUTPUT", "TAKES", "DEFAULT"),
+        [
+            (
+                model.name,
+                tokens(model.context) if model.context else "",
+                tokens(model.output) if model.output else "",
+                _takes(model.input),
+                "yes" if model.name == said.default else "",
+            )
+            for model in found
+        ],
+        {4: {"yes": "good"}},
+    )
+    if all(model.name != said.default for model in found):
+        note(f"the default is {line(said.default)}, which is not listed here")
+    return OK
+
+
+def _takes(types: Sequence[str]) -> str:
+    return ", ".join(
+        dict.fromkeys({"image": "images"}.get(kind := type.partition("/")[0], kind) for type in types)
+    )
+
+
+async def providers(place: Where, json: bool) -> int:
+    """The providers the daemon knows."""
+    async with connect(place) as client:
+        found = (await client.providers()).providers
+    if json:
+        say_json(found)
+        return OK
+    table(
+        ("NAME", "KIND", "KEY", "MODELS", "ADDRESS"),
+        [
+            (
+                provider.name,
+                provider.kind,
+                "yes" if provider.has_key else "none" if _wants_key(provider) else "-",
+                str(len(provider.models)) if provider.served else "not in this release",
+                provider.url or ("the vendor's own" if provider.kind != "rehearsal" else "built in"),
+            )
+            for provider in found
+        ],
+        {2: {"yes": "good", "none": "note"}},
+    )
+    return OK
+
+
+def _wants_key(provider: api.ProviderInfo) -> bool:
+    """Whether it cannot answer without a key; a server of one's own may."""
+    return provider.kind != "rehearsal" and not provider.url
+
+
+async def set_provider(
+    place: Where, name: str, kind: str | None, url: str | None, key: bool | None, json: bool
+) -> int:
+    """Set a provider's key (read here, unseen), kind or address."""
+    if key is None:
+        key = True if kind is None and url is None else None
+    secret = UNSET if key is None else (_secret(name) if key else "")
+    setting = api.ProviderSetting(UNSET if kind is None else kind, UNSET if url is None else url, secret)
+    async with connect(place) as client:
+        made = await client.set_provider(name, setting)
+    if json:
+        say_json(made)
+        return OK
+    has = "has a key" if made.has_key else "has no key"
+    say(
+        f"{line(made.name)} ({line(made.kind)}) {has} and {count(len(made.models), 'model')}; it holds from now on"
+    )
+    return OK
+
+
+def _secret(name: str) -> str:
+    """A key typed unseen, or stdin's first line. Raises VerbError."""
+    if sys.stdin is not None and sys.stdin.isatty():
+        text: str = click.prompt(f"Key of {line(name)} (not shown)", hide_input=True, err=True)
+    else:
+        data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_KEY + 1)
+        text = data.decode("ascii", "replace")
+    text = text.strip()
+    if not text or len(text) > MAX_KEY or not text.isascii() or not text.isprintable():
+        raise VerbError(
+            "that is no key: one line of printable ASCII is wanted, on stdin or typed when asked", USAGE
+        )
+    return text
+
+
+async def keys(place: Where, json: bool) -> int:
+    """The API's keys."""
+    async with connect(place) as client:
+        found = await client.keys()
+    if json:
+        say_json(found)
+    elif found:
+        table(("NAME", "ROLE", "MADE"), [(key.name, key.role, ago(key.created)) for key in found])
+    elif sys.stdout.isatty():
+        say("No keys: only the Unix socket is open, to its owner.")
+    return OK
+
+
+async def new_key(place: Where, name: str, role: api.Role, json: bool) -> int:
+    """Make a key of the API; stdout has it alone."""
+    if not re.fullmatch(api.NAME, name):
+        raise VerbError(
+            f"{line(name)!r}: a key's name has up to 63 letters, digits, dots, - and _, a letter or digit first",
+            USAGE,
+        )
+    async with connect(place) as client:
+        made = await client.make_key(name, role)
+    if json:
+        say_json(made)
+    else:
+        note(f"a key for {made.role}, {line(made.name)}; it is shown this once:")
+        say(line(made.key, MAX_KEY))
+    return OK
+
+
+async def revoke_key(place: Where, name: str, json: bool) -> int:
+    """Revoke a key of the API."""
+    async with connect(place) as client:
+        await client.revoke_key(name)
+    if json:
+        say_json({"name": name})
+    else:
+        say(f"revoked {line(name)}")
+    return OK

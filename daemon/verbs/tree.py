@@ -1,0 +1,58 @@
+"""All verbs, and the page of help that groups them by what one wants to do."""
+
+from typing import Final
+
+import click
+
+from daemon.verbs.commands import daemons, sessions, setup, talking
+
+GROUPS: Final = {
+    "Run the daemon": ("up", "down", "daemon", "doctor"),
+    "Talk to an agent": ("run", "new", "post", "tail"),
+    "Manage sessions": ("ls", "info", "config", "fork", "stop", "retry", "end"),
+    "Set up": ("workers", "models", "providers", "key", "completion"),
+}
+WIDTH: Final = 100  # columns of help: longer lines are hard to read
+
+
+class Tree(click.Group):
+    """The verbs under the headings of GROUPS."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for names in GROUPS.values() for name in names]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        longest = max(map(len, self.commands))
+        limit = formatter.width - 6 - longest
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(f"{name:<{longest}}", self.commands[name].get_short_help_str(limit)) for name in names]
+                )
+
+
+@click.group(
+    cls=Tree,
+    subcommand_metavar="VERB …",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
+)
+@click.option("--socket", default="", metavar="PATH", help="The daemon's Unix socket.")
+@click.option(
+    "--url", default="", metavar="URL", help="The daemon's URL; also OUTRIDER_URL (key: OUTRIDER_KEY)."
+)
+@click.version_option(package_name="outrider", message="outrider %(version)s")
+@click.pass_context
+def outrider(ctx: click.Context, socket: str, url: str) -> None:
+    """Outrider: durable agent sessions that run code on your machines.
+
+    A daemon keeps the sessions; the verbs here start it and talk to it. An ID is a session's id, or as much of
+    its beginning as is unique. `outrider VERB -h` says more about a verb.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by the daemon, 4 daemon not reachable, 130 interrupted.
+    """
+    ctx.obj = (socket, url)
+
+
+for module in (daemons, talking, sessions, setup):
+    for command in module.COMMANDS:
+        outrider.add_command(command)

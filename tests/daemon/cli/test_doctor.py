@@ -1,0 +1,232 @@
+import json
+import re
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from daemon import config
+from daemon.protocol import api
+from daemon.verbs import doctor, examine
+from daemon.verbs.examine import Check
+from tests.daemon.api import certificates
+from tests.daemon.cli.saying import CONTROL, Said
+from tests.running import Place, place
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def by_name(found: str) -> dict[str, dict[str, str]]:
+    return {check["name"]: check for check in json.loads(found)["checks"]}
+
+
+def test_a_daemon_that_is_well_passes_every_check(said: Said, there: Place) -> None:
+    said("run", "--model", "rehearsal/echo", "x")
+    checks = by_name(said("doctor", "--json"))
+    assert [name for name, check in checks.items() if check["state"] == "failing"] == []
+    assert set(checks) >= {
+        *("Python", "installation", "configuration", "data folder", "sockets", "interpreters"),
+        *("clock", "daemon", "local worker", "providers", "times"),
+    }
+    assert "free" in checks["data folder"]["what"]
+    assert checks["providers"]["state"] == "warning"
+    shown = said("doctor")
+    assert re.search(r"^ok +local worker +connected, runs bash", shown, re.MULTILINE)
+    assert shown.endswith("\nall is well, 1 to look at\n")
+
+
+def test_what_is_failing_gives_1_and_the_line_that_helps(there: Place) -> None:
+    with place() as here:
+        done = here.outrider("doctor")
+        assert done.returncode == 1
+        assert "→ `outrider up` starts it" in done.stdout
+        assert "which `outrider up` will make" in done.stdout
+        assert not here.data.exists()
+        here.environ["PATH"] = "/nowhere"
+        checks = by_name(here.outrider("doctor", "--json").stdout)
+        assert (checks["interpreters"]["state"], checks["interpreters"]["fix"][:12]) == (
+            "failing",
+            "install bash",
+        )
+
+
+def test_a_bad_config_is_failing_and_the_rest_is_looked_at_all_the_same(
+    said: Said, there: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = there.home / "bad.toml"
+    file.write_text("[daemon]\nsokcet = '\x1b'\n".replace("\x1b", "x"))
+    monkeypatch.setenv("OUTRIDER_CONFIG", str(file))
+    done = there.outrider("doctor", "--json", OUTRIDER_CONFIG=str(file))
+    assert done.returncode == 1
+    checks = by_name(done.stdout)
+    assert "did you mean 'socket'?" in checks["configuration"]["what"]
+    with_socket = there.outrider("--socket", str(there.socket), "doctor", "--json", OUTRIDER_CONFIG=str(file))
+    assert by_name(with_socket.stdout)["daemon"]["state"] == "ok"
+
+
+def test_a_daemon_on_another_socket_is_named(there: Place) -> None:
+    done = there.outrider(
+        "doctor", "--json", XDG_RUNTIME_DIR="/tmp", OUTRIDER_DATA="", XDG_DATA_HOME="/nowhere"
+    )
+    assert by_name(done.stdout)["daemon"]["state"] == "failing"
+    with place() as here:
+        here.ok("up", "--listen", "none", "--socket", str(here.home / "other"))
+        try:
+            checks = by_name(here.outrider("doctor", "--json").stdout)
+            assert re.match(r"process \d+ works on ", checks["daemon"]["what"])
+        finally:
+            here.ok("down")
+
+
+def test_a_key_that_only_this_shell_has_is_told_of(there: Place) -> None:
+    done = there.outrider("doctor", ANTHROPIC_API_KEY="sk-x")
+    assert "ANTHROPIC_API_KEY is set here, and not where the daemon was started" in done.stdout
+    assert "sk-x" not in done.stdout
+
+
+def test_a_daemon_that_says_nothing_is_failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with place() as here, socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(here.home / "s"))
+        deaf.listen()
+        monkeypatch.setattr(doctor, "PATIENCE", 0.05)
+        found = list(doctor.checks(str(here.home / "s"), "", here.environ))
+    (daemon,) = [check for check in found if check.name == "daemon"]
+    assert daemon.state == "failing"
+    assert "does not answer" in daemon.what
+
+
+def test_a_daemon_of_another_release_is_a_warning() -> None:
+    found = doctor._release("99.0.0\x1b", "1.0.0", "/s")
+    assert found.state == "warning"
+    assert "it is release 99.0.0␛" in found.what
+
+
+@pytest.mark.parametrize(
+    ("worker", "state", "words"),
+    [
+        (None, "failing", "it is not connected"),
+        (api.WorkerInfo("local", "gone", "it was lost"), "failing", "not connected (it was lost)"),
+        (api.WorkerInfo("local", "refused", "another release"), "failing", "refuses it: another release"),
+        (api.WorkerInfo("local", "connected", interpreters=("bash", "python3")), "ok", "runs bash, python3"),
+        (api.WorkerInfo("gpu", "gone", seen="2026"), "warning", "last seen 2026"),
+        (api.WorkerInfo("gpu", "refused", "no"), "warning", "refuses it: no"),
+        (api.WorkerInfo("gpu", "connected"), "ok", "runs nothing"),
+    ],
+)
+def test_workers_are_judged(worker: api.WorkerInfo | None, state: str, words: str) -> None:
+    found = list(doctor._workers([worker] if worker else []))[-1]
+    assert found.state == state
+    assert words in found.what
+
+
+def test_providers_are_judged() -> None:
+    def provider(name: str, kind: str, url: str, key: bool, served: bool) -> api.ProviderInfo:
+        return api.ProviderInfo(name, kind, url, key, served, ())
+
+    said = api.Providers(
+        "x",
+        (
+            provider("anthropic", "anthropic", "", True, True),
+            provider("other", "anthropic", "", False, True),
+            provider("mine", "openai-chat", "http://h", False, True),
+            provider("google", "google", "", True, False),
+            provider("rehearsal", "rehearsal", "", False, True),
+        ),
+    )
+    found = list(doctor._providers(said, {}, True))
+    assert [(check.name, check.state) for check in found] == [
+        ("provider anthropic", "ok"),
+        ("provider other", "warning"),
+        ("provider mine", "ok"),
+        ("provider google", "warning"),
+    ]
+    (none,) = doctor._providers(api.Providers("x", said.providers[-1:]), {}, False)
+    assert none.state == "warning"
+
+
+# This machine.
+
+
+def test_a_file_system_is_found_by_the_longest_mount(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    deep = tmp_path / "a b" / "c"
+    deep.mkdir(parents=True)
+    point = str(tmp_path / "a b").replace(" ", r"\040")
+    mounts.write_text(
+        f"1 0 8:1 / / rw - ext4 /dev/x rw\nnonsense\n2 1 0:5 / {point} rw - nfs4 h:/x rw\n"
+        f"3 1 0:6 / {tmp_path}/a rw - tmpfs t rw\n"
+    )
+    assert examine.file_system(deep, mounts) == "nfs4"
+    assert examine.file_system(tmp_path, mounts) == "ext4"
+    assert examine.file_system(tmp_path, tmp_path / "none") == ""
+
+
+def test_a_data_folder_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def state(kind: str) -> Check:
+        monkeypatch.setattr(examine, "file_system", lambda path: kind)
+        return examine.folder(tmp_path)
+
+    tmp_path.chmod(0o700)
+    assert state("ext4").state == "ok"
+    assert state("nfs4").state == "warning"
+    assert "over a network" in state("fuse.sshfs").fix
+    assert "gone after a restart" in state("tmpfs").fix
+    tmp_path.chmod(0o755)
+    assert state("ext4").fix == f"chmod 700 {tmp_path}"
+    (tmp_path / "file").touch()
+    assert examine.folder(tmp_path / "file" / "x").state == "failing"
+    assert examine.folder(Path("/proc/nowhere")).state == "failing"
+    monkeypatch.setattr(examine, "NONE", 1 << 62)
+    assert "make room" in examine.folder(tmp_path).fix
+
+
+def test_a_socket_that_is_too_long_is_failing(tmp_path: Path) -> None:
+    settings = config.load({"HOME": "/h", "OUTRIDER_DATA": "/" + "x" * 100})
+    assert examine.sockets(settings).state == "failing"
+    assert examine.sockets(config.load({"HOME": "/h"})).state == "ok"
+
+
+def test_a_clock_before_the_installation_or_records_from_the_future_are_told() -> None:
+    assert examine.clock(datetime(2001, 1, 1, tzinfo=UTC)).state == "failing"
+    assert examine.clock().state == "ok"
+    assert examine.newest("2026-06-01T00:00:10Z", NOW).state == "ok"
+    assert examine.newest("2026-06-01T01:00:00Z", NOW).state == "warning"
+    assert examine.newest("never\x1b", NOW).state == "warning"
+
+
+def test_a_certificate_is_judged_by_its_end(tmp_path: Path) -> None:
+    files = certificates.make(tmp_path)
+    assert examine.certificate(files.cert, datetime(2099, 1, 1, tzinfo=UTC)).state == "failing"
+    assert examine.certificate(files.key).state == "failing"
+    assert examine.certificate(tmp_path / "none").state == "failing"
+
+
+def test_packages_that_are_missing_or_too_old_are_failing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "thing-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: thing\nVersion: 1\nRequires-Dist: click>=1000\nRequires-Dist: click<9000\n"
+        "Requires-Dist: no-such-package-at-all\nRequires-Dist: other-one; extra == 'x'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    found = examine.packages("thing")
+    assert found.state == "failing"
+    assert re.fullmatch(r"click is \S+, >=1000 is needed; no-such-package-at-all is missing", found.what)
+    assert examine.packages("no-such-package-at-all").state == "failing"
+    assert examine.packages().state == "ok"
+
+
+def test_a_key_that_crosses_a_network_in_the_clear_is_told_of() -> None:
+    from daemon.verbs.reach import Where
+
+    assert [check.state for check in examine.key_in_the_clear(Where(None, "http://far:1"))] == ["warning"]
+    for url in ("https://far", "http://127.0.0.1:1", "http://localhost", "http://[::1]:5"):
+        assert list(examine.key_in_the_clear(Where(None, url))) == []
+
+
+def test_hostile_names_reach_no_terminal_raw(capsys: pytest.CaptureFixture[str]) -> None:
+    doctor._print([Check("a\x1b[2J", "failing", "b\x1b", "c\x07")])
+    assert not CONTROL.search(capsys.readouterr().out)

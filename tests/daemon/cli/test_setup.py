@@ -1,0 +1,180 @@
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daemon.verbs import reach
+from tests.daemon.api import certificates
+from tests.daemon.cli.saying import Said, terminal
+from tests.running import Place, place
+
+SECRET = "sk-not-a-real-key"
+
+
+@pytest.fixture
+def without_a_provider(there: Place) -> Iterator[None]:
+    """The daemon has no provider of its own before a test and after it."""
+    yield
+    for provider in there.json("providers"):
+        if provider["kind"] != "rehearsal":
+            there.ok("providers", "set", provider["name"], "--no-key", "--url", "", "--kind", "")
+
+
+# Providers and models.
+
+
+@pytest.mark.usefixtures("without_a_provider")
+def test_a_providers_key_comes_from_stdin_and_is_never_shown(there: Place) -> None:
+    out = there.ok("providers", "set", "anthropic", input=f"{SECRET}\n")
+    assert re.fullmatch(r"anthropic \(anthropic\) has a key and \d+ models; it holds from now on\n", out)
+    table = there.ok("providers")
+    assert re.search(r"^anthropic +anthropic +yes +\d+ +the vendor's own$", table, re.MULTILINE)
+    assert re.search(r"^rehearsal +rehearsal +- +\d+ +built in$", table, re.MULTILINE)
+    models = there.json("models")
+    assert {model["name"].partition("/")[0] for model in models} == {"anthropic", "rehearsal"}
+    assert [model["name"] for model in models if model["default"]] == [models[0]["name"]]
+    assert re.search(
+        r"^anthropic/claude-\S+ +1\.0M +128k +text, images +yes$", there.ok("models"), re.MULTILINE
+    )
+    assert SECRET not in out + table + there.ok("providers", "--json")
+
+
+@pytest.mark.usefixtures("without_a_provider")
+def test_a_providers_key_is_typed_unseen_on_a_terminal(there: Place) -> None:
+    with terminal(there, "providers", "set", "anthropic") as shown:
+        shown.until("Key of anthropic (not shown): ")
+        shown.type(f"{SECRET}\r")
+        assert shown.end() == 0
+    assert SECRET not in shown.text
+    assert there.json("providers")[0]["has_key"]
+
+
+def test_a_key_is_not_taken_as_an_argument_and_not_repeated(said: Said) -> None:
+    for arguments in ([SECRET], [f"--key={SECRET}"], ["--key", SECRET]):
+        complaint = said("providers", "set", "anthropic", *arguments, code=2)
+        assert SECRET not in complaint
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", " \n", "two\nlines", "schlüssel", "x" * 10_001, "a\x1b[2J"],
+    ids=["none", "blank", "lines", "letters", "long", "escape"],
+)
+def test_what_can_be_no_key_is_refused(there: Place, given: str) -> None:
+    done = there.outrider("providers", "set", "anthropic", input=given)
+    assert done.returncode == 2
+    assert "that is no key" in done.stderr
+
+
+@pytest.mark.usefixtures("without_a_provider")
+def test_a_server_of_ones_own_is_set_up_without_a_key(there: Place, said: Said) -> None:
+    made = json.loads(
+        said("providers", "set", "mine", "--kind", "openai-chat", "--url", "http://127.0.0.1:9/v1", "--json")
+    )
+    assert (made["url"], made["has_key"], made["served"]) == ("http://127.0.0.1:9/v1", False, True)
+    assert re.search(r"^mine +openai-chat +- +0 +http://127\.0\.0\.1:9/v1$", said("providers"), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["anthropic", "--kind", "fax"], "kind"),
+        (["mine", "--kind", "openai-chat"], "url"),
+        (["a/b", "--no-key"], "no provider"),
+        (["\x1b[2J", "--no-key"], "no provider"),
+    ],
+)
+def test_a_provider_that_cannot_be_is_refused(said: Said, arguments: list[str], words: str) -> None:
+    assert words in said("providers", "set", *arguments, code=3)
+
+
+def test_a_verb_of_a_group_that_is_not_there_is_wrong_usage(said: Said) -> None:
+    assert "No such command 'sett'" in said("providers", "sett", "x", code=2)
+    assert "No such command 'make'" in said("key", "make", code=2)
+
+
+# Keys, and daemons elsewhere.
+
+
+def test_a_key_is_shown_once_and_opens_the_daemon_elsewhere() -> None:
+    with place() as here:
+        url = f"http://{here.json('up', '--listen', '127.0.0.1:0')['listen'][0]}"
+        made = here.outrider("key", "new", "laptop")
+        key = made.stdout.strip()
+        assert re.fullmatch(r"ork_[a-z2-7]{32}\n", made.stdout)
+        assert "a key for operator, laptop" in made.stderr
+        assert re.search(r"^laptop +operator +\d+ s ago$", here.ok("key"), re.MULTILINE)
+        assert key not in here.ok("key", "ls", "--json")
+        reader = here.json("key", "new", "reader", "--role", "viewer")["key"]
+        there = {"OUTRIDER_URL": url, "OUTRIDER_DATA": "/nowhere"}
+
+        run = here.outrider("run", "--model", "rehearsal/echo", "far", OUTRIDER_KEY=key, **there)
+        assert run.returncode == 0, run.stderr
+        assert "workers: local\n" in run.stdout  # no folder of this machine is named to another
+        assert here.outrider("ls", OUTRIDER_KEY=reader, **there).returncode == 0
+        refused = here.outrider("new", OUTRIDER_KEY=reader, **there)
+        assert (refused.returncode, "viewer" in refused.stderr) == (3, True)
+        assert here.outrider("key", OUTRIDER_KEY=key, **there).returncode == 3
+        for wrong in ("ork_wrong", ""):
+            refused = here.outrider("ls", OUTRIDER_KEY=wrong, **there)
+            assert refused.returncode == 3
+            assert "OUTRIDER_KEY" in refused.stderr
+        doctor = here.outrider("doctor", OUTRIDER_KEY="ork_wrong", **there)
+        assert doctor.returncode == 1
+        assert "data folder" not in doctor.stdout
+        assert "`outrider key new`" in doctor.stdout
+        assert here.outrider("doctor", OUTRIDER_KEY=key, **there).returncode == 0
+
+        assert here.ok("key", "revoke", "laptop") == "revoked laptop\n"
+        assert here.outrider("ls", OUTRIDER_KEY=key, **there).returncode == 3
+        assert here.outrider("key", "revoke", "laptop").returncode == 3
+
+
+def test_https_goes_with_a_ca_or_a_fingerprint_and_is_refused_without(tmp_path: Path) -> None:
+    files = certificates.make(tmp_path)
+    with place() as here:
+        config = here.home / "tls.toml"
+        config.write_text(f'[tls]\ncert = "{files.cert}"\nkey = "{files.key}"\n')
+        here.environ["OUTRIDER_CONFIG"] = str(config)
+        url = f"https://{here.json('up', '--listen', '127.0.0.1:0')['listen'][0]}"
+        there = {"OUTRIDER_URL": url, "OUTRIDER_KEY": here.json("key", "new", "a")["key"]}
+        for trust in ({"OUTRIDER_CA": str(files.ca)}, {"OUTRIDER_FINGERPRINT": files.fingerprint}):
+            assert here.outrider("ls", **trust, **there).returncode == 0
+        refused = here.outrider("ls", **there)
+        assert refused.returncode == 4
+        assert "is not trusted" in refused.stderr
+        both = here.outrider("ls", OUTRIDER_CA="x", OUTRIDER_FINGERPRINT="y", **there)
+        assert (both.returncode, "OUTRIDER_CA" in both.stderr) == (2, True)
+        assert "certificate" in here.ok("doctor")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "../x", "x" * 64, "\x1b[2J"], ids=["none", "space", "path", "long", "escape"]
+)
+def test_a_keys_name_that_cannot_be_is_wrong_usage(said: Said, name: str) -> None:
+    assert "letters, digits" in said("key", "new", name, code=2)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://",
+        "http://a:b:c",
+        "http://[::1",
+        "http://h:99999",
+        "http://a b",
+        "http://\x1b",
+        "unix:",
+        "ftp://h",
+    ],
+)
+def test_an_address_that_is_none_is_wrong_usage(url: str) -> None:
+    with pytest.raises(reach.VerbError) as caught:
+        reach.where("", url, {})
+    assert caught.value.code == 2
+
+
+def test_a_sockets_path_may_have_two_slashes() -> None:
+    assert reach.where("", "unix:/a//b", {}).socket == Path("/a/b")
