@@ -64,6 +64,7 @@ def running(data: Path, model_url: str = "") -> Iterator[Running]:
         "OUTRIDER_DATA": str(data),
         "OUTRIDER_CONFIG": str(data / "outrider.toml"),
         "XDG_STATE_HOME": str(data),
+        "HOME": str(data),  # the login profile of who runs this is not what is measured
     }
     (data / "outrider.toml").touch(mode=0o600)
     if model_url:
@@ -160,6 +161,17 @@ def pipe_round_trips(times: int) -> list[float]:
             bash.stdout.readline()
             taken.append(time.perf_counter() - start)
         bash.stdin.close()
+    return taken
+
+
+async def whole_requests(http: aiohttp.ClientSession, url: str, size: int, times: int) -> list[float]:
+    """Seconds of each POST of `size` bytes until its answer is there."""
+    body, taken = b"x" * size, []
+    for _ in range(times):
+        start = time.monotonic()
+        async with http.post(f"{url}/_floor", data=body) as answer:
+            await answer.read()
+        taken.append(time.monotonic() - start)
     return taken
 
 

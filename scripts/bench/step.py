@@ -78,7 +78,7 @@ async def measure(data: Path, lengths: list[int], counted: int) -> None:
             for length, id in ids.items():
                 await common.configure(http, url, calls=WARM + counted)
                 floor = [
-                    common.median_ms(await common.bare_requests(http, url, 2_000, 50)),
+                    common.median_ms(await common.whole_requests(http, url, 2_000, 100)),
                     common.median_ms(common.fsynced_append(data / "floor", 50)),
                     common.median_ms(common.pipe_round_trips(50)),
                 ]
