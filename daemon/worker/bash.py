@@ -29,26 +29,34 @@ from daemon.worker.refusal import Refusal
 
 STATUS_FD: Final = 250  # far from the numbers scripts use; the code itself does not see it
 START_WAIT: Final = 15.0  # seconds that a login profile gets
-PROBE_EVERY: Final = (
-    0.02,
-    0.2,
-)  # seconds from SIGINT to asking again whether the shell is back: first, longest
+PROBE_EVERY: Final = (0.02, 0.2)  # seconds between two questions whether the shell is back: first, longest
 TERM_AFTER: Final = 2.0  # seconds from SIGINT to SIGTERM
 KILL_AFTER: Final = 4.0  # seconds from SIGINT to SIGKILL
 KILL_EVERY: Final = 0.1
-SHELL_AFTER: Final = 6.0  # seconds from SIGINT to the end of the shell itself
+SHELL_AFTER: Final = 5.0  # seconds from SIGINT to the end of the shell itself
 GONE_WAIT: Final = 2.0  # seconds for what a stopped run leaves to go at SIGTERM
 INTERRUPTED: Final = 130  # what a shell reports for a command that SIGINT ended
 NAMED: Final = 8  # processes that a note names
-LOST: Final = "bash did not come back from a run that was stopped, and was killed"
-DEAF: Final = "bash had SIGINT ignored (trap '' INT) when a run was stopped, and was killed"
+GATE: Final = signal.SIGURG  # ignored by what has no trap for it: it can never end a shell or what one became
+# Where there is a file or function to return from: return, and before each next command again. SIGINT that code
+# sends to its own shell ends the code likewise. The status of the inner trap must be 0, extdebug would skip commands.
+_TRAP: Final = (
+    "\\builtin trap '((${#BASH_SOURCE[@]})) && { \\builtin trap "
+    '"((\\${#BASH_SOURCE[@]})) && \\builtin return || :" DEBUG; \\builtin return; }\' URG INT;'
+)
+_PROBE: Final = "\n{ \\builtin trap - DEBUG; \\builtin echo probe %d >&%d; } 2>/dev/null\n"
 # `set -o vi` in the code would have the shell edit, and echo, the lines it reads.
 _END: Final = "{ \\builtin echo %d $? >&%d; \\builtin set +o vi +o emacs; } 2>/dev/null\n"
 
 
 class Bash:
-    """See environment.Environment. Recipe: an interactive bash (one that is not dies on SIGINT), reading the control
-    pipe. SIGINT reaches it only after `s` (the code has begun) and before its end mark, never while it reads."""
+    """See environment.Environment. An interactive bash (one that is not dies of SIGINT), reading the control pipe.
+
+    SIGINT alone does not stop code: a shell whose command handles it and ends well goes on with the next, one in
+    a hundred interrupts leaves a line half read, one in 5,000 has bash spin for ever. So the shell gets GATE instead,
+    whose trap bash runs between two commands: it returns from the file and from every function on the way there, and
+    no further command of the code begins.
+    """
 
     def __init__(self, cwd: str, environ: Mapping[str, str], spawn: Spawn) -> None:
         self._cwd = cwd
@@ -190,9 +198,8 @@ class Bash:
             self._begun, self._done = loop.create_future(), loop.create_future()
         end = _END % (self._n, STATUS_FD)
         file = shlex.quote(str(code))
-        self._say(
-            f"{{ \\builtin echo s >&{STATUS_FD}; }} 2>/dev/null; . {file} </dev/null {STATUS_FD}>&-; {end}"
-        )
+        begin = f"{_TRAP} {{ \\builtin echo s >&{STATUS_FD}; }} 2>/dev/null"
+        self._say(f"{begin}; . {file} </dev/null {STATUS_FD}>&-; {end}")
         await first_of(self._done, stop.wanted, within=limit)
         notes: list[str] = []
         if self._done.done():
@@ -221,54 +228,35 @@ class Bash:
         )
 
     async def _ladder(self) -> None:
-        """End the code: SIGINT, SIGTERM to what it started, SIGKILL, at last the shell."""
+        """End the code: the gate, and SIGINT, SIGTERM, SIGKILL to what it started; at last the shell."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        if not await self._within(TERM_AFTER, self._begun):
-            await self._kill_shell(LOST)
-            return
-        if await self._reaper.deaf():
-            await self._end_deaf(began)
-            return
-        await self._reaper.signal(signal.SIGINT, interpreter=True, others=True)
-        if await self._back(began + TERM_AFTER, signal.SIGINT):
-            return
-        await self._reaper.signal(signal.SIGTERM, others=True)
-        if await self._back(began + KILL_AFTER, signal.SIGTERM):
-            return
-        while loop.time() < began + SHELL_AFTER:
-            await self._reaper.signal(signal.SIGKILL, others=True)
-            await self._reaper.signal(signal.SIGINT, interpreter=True)
-            if await self._back(loop.time() + KILL_EVERY, signal.SIGKILL):
-                return
-        await self._kill_shell(LOST)
-
-    async def _end_deaf(self, began: float) -> None:
-        """End code whose shell ignores SIGINT. The shell is halted, or it would go on when a command of it ends."""
-        loop = asyncio.get_running_loop()
-        for number, until in (
-            (signal.SIGINT, began + TERM_AFTER),
-            (signal.SIGTERM, began + KILL_AFTER),
-        ):
-            await self._reaper.signal(number, others=True)
-            while loop.time() < until and await self._reaper.new():
-                await self._within(KILL_EVERY, self._done)
-        await self._kill_shell(DEAF)
+        if await self._within(TERM_AFTER, self._begun):
+            await self._reaper.signal(GATE, interpreter=True)
+            for number, until in (
+                (signal.SIGINT, TERM_AFTER),
+                (signal.SIGTERM, KILL_AFTER),
+                (signal.SIGKILL, SHELL_AFTER),
+            ):
+                await self._reaper.signal(number, others=True)
+                if await self._back(began + until, number):
+                    return
+        self.died = "bash did not come back from a run that was stopped, and was killed"
+        await self._reaper.signal(signal.SIGKILL, interpreter=True, others=True)
+        await self._within(GONE_WAIT, self._done)
 
     async def _back(self, until: float, number: signal.Signals) -> bool:
-        """Whether the shell is back at the control pipe before the loop's time `until`; then no SIGINT is on its way.
+        """Whether the shell is back at the control pipe, the gate open again, before the loop's time `until`.
 
-        What it starts meanwhile gets the signal `number` as well.
-
-        It is asked again and again, each time after an empty line: a shell that has yet to notice a SIGINT throws
-        away the line that it reads next, and were that cut in two it would run the rest.
+        What it starts meanwhile gets the signal `number` as well. It is asked more than once, each time after an empty
+        line: code that sends SIGINT to its own shell has that throw away a line.
         """
         loop = asyncio.get_running_loop()
         pause, longest = PROBE_EVERY
         while True:
             self._probe += 1
             self._answered = loop.create_future()
-            self._say(f"\n{{ \\builtin echo probe {self._probe} >&{STATUS_FD}; }} 2>/dev/null\n")
+            self._say(_PROBE % (self._probe, STATUS_FD))
             await first_of(
                 self._answered, self._reaper.exited, within=max(0.0, min(pause, until - loop.time()))
             )
@@ -284,11 +272,6 @@ class Bash:
     async def _within(self, seconds: float, future: asyncio.Future[Any]) -> bool:
         await first_of(future, within=max(0.0, seconds))
         return future.done()
-
-    async def _kill_shell(self, why: str) -> None:
-        self.died = why
-        await self._reaper.signal(signal.SIGKILL, interpreter=True, others=True)
-        await self._within(GONE_WAIT, self._done)
 
     async def _end_leftovers(self) -> tuple[Process, ...]:
         """A stopped run's processes end with it, those that left its group too."""

@@ -205,13 +205,6 @@ class Reaper:
             return ()
         return processes(answer["processes"])
 
-    async def deaf(self) -> bool:
-        """Whether the interpreter ignores SIGINT. One that does is halted: it takes no signal but SIGKILL any more."""
-        try:
-            return bool((await self.call("deaf"))["deaf"])
-        except ReaperGone:
-            return False
-
     async def end(self) -> Ended:
         """End every process of the environment and the reaper itself."""
         try:

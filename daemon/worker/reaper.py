@@ -117,16 +117,6 @@ def program(pid: int) -> str:
         return ""
 
 
-def ignores(pid: int, number: int) -> bool:
-    """Whether a process has this signal ignored."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            masks = [line.split()[1] for line in file if line.startswith(b"SigIgn:")]
-    except OSError:
-        return False
-    return bool(masks) and bool(int(masks[0], 16) >> (number - 1) & 1)
-
-
 def send_signal(one: Process, number: int) -> bool:
     """Signal exactly this process, not another that got its pid; False where it is gone or is not ours to signal."""
     try:
@@ -203,15 +193,15 @@ class Reaper:
         return {"processes": [[one.pid, name(one.pid)] for one in new], "alone": not beside}
 
     def signal(self, number: int, interpreter: bool, others: bool) -> dict[str, Any]:
-        """Signal the interpreter first (it then knows that its command was interrupted), then what is new.
+        """Signal the interpreter, one that was halted goes on to take it; then what is new.
 
         Asked again, it signals only what has come since: a process, or the program that one has become. One that
         was between fork and exec has lost its signal; one that tidies up must not get a second.
         """
         if interpreter and self.alive and (one := process(self.shell)):
+            send_signal(one, number)
             if one.state == "T" and number != signal.SIGKILL:
                 send_signal(one, signal.SIGCONT)
-            send_signal(one, number)
         sent = []
         for one in self.new() if others else ():
             title = name(one.pid)
@@ -220,13 +210,6 @@ class Reaper:
                 self.struck.add(stroke)
                 sent.append([one.pid, title])
         return {"processes": sent}
-
-    def deaf(self) -> dict[str, Any]:
-        """Whether the interpreter ignores SIGINT; then it is halted, for good."""
-        found = self.alive and ignores(self.shell, signal.SIGINT)
-        if found and (one := process(self.shell)):
-            send_signal(one, signal.SIGSTOP)
-        return {"deaf": found}
 
     def living(self) -> list[Process]:
         return [one for one in descendants(self.me).values() if one.state not in "ZX"]
@@ -268,8 +251,6 @@ class Reaper:
                 answer = self.list_new()
             case "signal":
                 answer = self.signal(message["number"], message["interpreter"], message["others"])
-            case "deaf":
-                answer = self.deaf()
             case "end":
                 answer = self.end()
             case other:
