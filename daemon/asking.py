@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import aiohttp
 import msgspec
 
 from daemon.protocol import api
-from daemon.trust import aiohttp
 
 CONNECT: Final = 10.0  # seconds to connect
 ANSWER: Final = (
