@@ -22,6 +22,7 @@ from daemon.statefile.writer import Log
 
 KEPT: Final = 64  # idle sessions kept in memory
 BATCH: Final = 64  # files read in one go; the first ones are known before the last are read
+MAX_LINEAGE: Final = 1000  # copies of copies that are followed
 TRIES: Final = 3  # times a page is asked for while other programs change the files in it
 
 
@@ -174,15 +175,26 @@ class Sessions:
     async def _load(self, id: str) -> Session:
         log = await self.log(id)
         found = await log.read()
-        chain = Chain(id)
+        origin, first = await asyncio.to_thread(self._lineage, id)
+        chain = Chain(first)
         bad = await asyncio.to_thread(infos.fold, chain, found)
         session = Session(id, log, chain, self.readers(id), self.touch, self._counts)
-        session.origin = origin = await asyncio.to_thread(self._store.origin, id)
+        session.origin = origin
         if origin is not None:  # the source's keys are not the copy's
             chain.posts = {key: n for key, n in chain.posts.items() if n >= origin.n}
         if bad is not None:
             session.bad = Damage(chain.n + 1, log.span(chain.n, 1)[0], str(bad))
         return session
+
+    def _lineage(self, id: str) -> tuple[api.Origin | None, str]:
+        """Where a session was copied from, and the first session of that line, whose id stands in its text."""
+        nearest = origin = self._store.origin(id)
+        for _ in range(MAX_LINEAGE):
+            if origin is None:
+                break
+            id = origin.session
+            origin = self._store.origin(id)
+        return nearest, id
 
     def _shed(self) -> None:
         extra = len(self._loaded) - self.kept

@@ -121,3 +121,17 @@ async def test_a_reader_of_changes_is_told_each_session_once_until_it_looks(stor
             b.harness.workers_changed()
             await b.harness.patch_config(other, "me", patch(context=7))
             assert [await changed.get() for _ in range(3)] == [id, "", other]
+
+
+async def test_a_copy_of_a_copy_keeps_the_first_session_s_line_so_that_its_bytes_stay(store: Store) -> None:
+    provider = FakeProvider(says(text("1")), says(text("2")), says(text("3")))
+    async with bench(store, provider, FakePool()) as b:
+        id = await b.session("hi")
+        await b.rest(id)
+        copy = await b.harness.create(api.Create(from_=await b.harness.create(api.Create(from_=id))))
+        for one in (id, copy):
+            await b.post(one, "go on")
+            await b.rest(one)
+        systems = {query.context.system for query in provider.queries}
+        assert len(systems) == 1
+        assert id in systems.pop()
