@@ -177,7 +177,8 @@ class CallBody(Struct, frozen=True, omit_defaults=True):
     extra: msgspec.Raw = NO_EXTRA
 
     def __post_init__(self) -> None:
-        if not len(self.extra):  # only the default itself is left out when written; another would leave a hole
+        # Only the default itself is left out when written; another empty one would leave a hole.
+        if not len(self.extra):
             structs.force_setattr(self, "extra", NO_EXTRA)
 
 

@@ -13,7 +13,6 @@ import common
 from daemon.harness import prompt
 from daemon.protocol import api
 from daemon.protocol.records import (
-    JSON,
     TEXT,
     CallBody,
     Config,
