@@ -105,9 +105,8 @@ async def measure(data: Path, lengths: list[int], counted: int) -> None:
         common.median_ms(gaps) - common.median_ms(bare)
         for gaps, bare, _ in (rows[lengths[0]], rows[lengths[-1]])
     ]
-    print(
-        f"at step {lengths[-1]} over step {lengths[0]}, without the request: {grown[1] / grown[0]:.2f} (aim: at most 1.3)"
-    )
+    where = f"at step {lengths[-1]} over step {lengths[0]}, without the request"
+    print(f"{where}: {grown[1] / grown[0]:.2f} (aim: at most 1.3)")
 
 
 async def many(data: Path, sessions: int, steps: int) -> None:
@@ -125,9 +124,8 @@ async def many(data: Path, sessions: int, steps: int) -> None:
             taken = time.perf_counter() - start
             closed = sum(task.result() == "closed" for task in waits)
             made = sum(entry["conv"] != "floor" for entry in await common.log_of(http, url))
-    print(
-        f"{sessions} sessions of {steps} steps at once: {made / taken:.0f} steps a second, {closed} closed (aim: over 400)"
-    )
+    rate = f"{made / taken:.0f} steps a second, {closed} closed (aim: over 400)"
+    print(f"{sessions} sessions of {steps} steps at once: {rate}")
 
 
 async def go(one: common.Client, id: str) -> str:
