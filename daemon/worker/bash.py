@@ -52,10 +52,10 @@ _END: Final = "{ \\builtin echo %d $? >&%d; \\builtin set +o vi +o emacs; } 2>/d
 class Bash:
     """See environment.Environment. An interactive bash (one that is not dies of SIGINT), reading the control pipe.
 
-    SIGINT alone does not stop code: a shell whose command handles it and ends well goes on with the next, one in
-    a hundred interrupts leaves a line half read, one in 5,000 has bash spin for ever. So the shell gets GATE instead,
-    whose trap bash runs between two commands: it returns from the file and from every function on the way there, and
-    no further command of the code begins.
+    SIGINT is not for the shell: where the command it waits for handles SIGINT and ends well, bash goes on with the
+    code, and once in some 5,000 times it spins for ever with its signals blocked. So the shell gets GATE, whose trap
+    bash runs between two commands: it returns from the file and from every function on the way there, and no further
+    command of the code begins.
     """
 
     def __init__(self, cwd: str, environ: Mapping[str, str], spawn: Spawn) -> None:

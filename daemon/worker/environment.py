@@ -24,6 +24,7 @@ DRAIN_FOR: Final = (
     0.2  # seconds that output is waited for after the end mark, while something may still write
 )
 DRAIN_EVERY: Final = 0.02
+DRAIN_QUIET: Final = 0.1
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 
@@ -101,6 +102,7 @@ class Reaper:
         self.exited: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self.gone = asyncio.Event()
         self._alone = False
+        self.detour = False  # the interpreter's output goes through another process first
 
     async def start(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str, fds: Mapping[int, int]
@@ -193,6 +195,7 @@ class Reaper:
         except ReaperGone:
             return ()
         self._alone = bool(answer["alone"])
+        self.detour = bool(answer["detour"])
         return processes(answer["processes"])
 
     async def signal(
@@ -231,6 +234,7 @@ class Pump:
         self._on_output: Callable[[], None] | None = None
         self._turn = asyncio.Lock()
         self._task = spawn(self._copy(), "output")
+        self.copied = 0
 
     async def _copy(self) -> None:
         loop = asyncio.get_running_loop()
@@ -268,6 +272,7 @@ class Pump:
             except asyncio.CancelledError:
                 await asyncio.wait({work})
                 raise
+            self.copied += copied
             if copied and self._on_output:
                 self._on_output()
             return ended
@@ -300,13 +305,20 @@ async def first_of(*futures: asyncio.Future[Any], within: float | None = None) -
 
 
 async def drained(pump: Pump, reaper: Reaper) -> tuple[Process, ...]:
-    """Wait for output after a run's end, while new processes live and at most DRAIN_FOR; the ones that still do."""
+    """Wait for output after a run's end, while new processes live and at most DRAIN_FOR; the ones that still do.
+
+    Output that goes through another process (`exec > >(tee log)`) is waited for until there is none for DRAIN_QUIET.
+    """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + DRAIN_FOR
+    copied, quiet_at = pump.copied, loop.time() + DRAIN_QUIET
     while True:
         living = await reaper.new()
         await pump.flush()
-        if not living or loop.time() >= give_up:
+        now = loop.time()
+        if pump.copied != copied:
+            copied, quiet_at = pump.copied, now + DRAIN_QUIET
+        if now >= give_up or not (living or (reaper.detour and now < quiet_at)):
             return living
         await asyncio.sleep(DRAIN_EVERY)
 

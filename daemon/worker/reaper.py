@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import sys
 import time
 from typing import Any, NamedTuple
@@ -142,6 +143,7 @@ class Reaper:
         self.sock = sock
         self.me = os.getpid()
         self.shell = 0
+        self.output = 0
         self.alive = False
         self.ending = False
         self.marked: set[tuple[int, int]] = set()
@@ -151,6 +153,7 @@ class Reaper:
         self.sock.sendall(json.dumps(message).encode() + b"\n")
 
     def start(self, argv: list[str], env: dict[str, str], cwd: str, fds: dict[str, int]) -> None:
+        self.output = os.fstat(fds["1"]).st_ino
         self.shell = os.fork()
         if self.shell == 0:
             become(argv, env, cwd, {int(number): fd for number, fd in fds.items()})
@@ -190,7 +193,22 @@ class Reaper:
     def list_new(self) -> dict[str, Any]:
         beside = self.beside()
         new = [one for one in beside if (one.pid, one.started) not in self.marked]
-        return {"processes": [[one.pid, name(one.pid)] for one in new], "alone": not beside}
+        return {
+            "processes": [[one.pid, name(one.pid)] for one in new],
+            "alone": not beside,
+            "detour": bool(beside) and self.detour(),
+        }
+
+    def detour(self) -> bool:
+        """Whether the interpreter's own output is a pipe to another process by now."""
+        for number in (1, 2):
+            try:
+                found = os.stat(f"/proc/{self.shell}/fd/{number}")
+            except OSError:
+                continue
+            if stat.S_ISFIFO(found.st_mode) and found.st_ino != self.output:
+                return True
+        return False
 
     def signal(self, number: int, interpreter: bool, others: bool) -> dict[str, Any]:
         """Signal the interpreter, one that was halted goes on to take it; then what is new.
