@@ -15,6 +15,11 @@ MAX_RUN_TIME: Final = 24 * 3600.0  # seconds; the worker's own limit may be lowe
 RUN_TIME: Final = 600.0  # seconds, where a call asks for none
 QUOTED: Final = 400  # characters of bad arguments that are shown back
 
+# An escaped surrogate without its other half: JSON's grammar allows it, no text can hold it.
+_HALF: Final = re.compile(
+    r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]..)"
+)
+
 
 class BadCall(Exception):
     """This call cannot be carried out as it stands; the message tells the model what would be right."""
@@ -130,9 +135,10 @@ def parse(call: CallBody, wanted: str | Sequence[str]) -> Arguments:
     try:
         value = msgspec.json.decode(text) if text else {}
     except (msgspec.DecodeError, UnicodeError) as error:
+        half = _HALF.search(text)
+        why = f"hold half of a character, {half[1]}," if half else f"are not valid JSON ({error}),"
         raise BadCall(
-            f"The arguments of `{call.name}` are not valid JSON ({error}), so nothing was done. "
-            f"They were: {_quote(call.arguments)}"
+            f"The arguments of `{call.name}` {why} so nothing was done. They were: {_quote(call.arguments)}"
         ) from error
     if value is None:
         value = {}
