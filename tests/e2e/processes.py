@@ -64,6 +64,7 @@ class Daemon:
         self.data = folder / "data"
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._before: list[str] = []  # what the daemon's command line begins with
         self._log: IO[bytes] = (folder / "daemon.log").open("ab")
         config = folder / "outrider.toml"
         config.write_text(f'[providers.mock]\nkind = "anthropic"\nurl = "{mock.url}"\nkey = "none"\n')
@@ -80,14 +81,45 @@ class Daemon:
     def socket(self) -> Path:
         return self.data / "api.sock"
 
+    @property
+    def pid(self) -> int:
+        """Its process id. It must run."""
+        assert self._process is not None
+        return self._process.pid
+
     def _command(self, verb: str, *more: str) -> list[str]:
         return [sys.executable, "-P", "-m", "daemon.cli", verb, f"--data={self.data}", *more]
+
+    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a verb of the command line against this daemon."""
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "daemon.cli", *arguments],
+            env=self._environ | {"OUTRIDER_DATA": str(self.data)},
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+
+    def bound(self) -> str:
+        """Have it started so that files' modes bind it even where root runs the tests; why that cannot be, or empty."""
+        if os.geteuid() != 0:
+            return ""
+        capabilities = "-dac_override,-dac_read_search"
+        before = ["setpriv", f"--bounding-set={capabilities}", f"--inh-caps={capabilities}"]
+        try:
+            subprocess.run([*before, "true"], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            return f"setpriv cannot take root's capabilities away: {error}"
+        self._before = before
+        return ""
 
     async def start(self) -> None:
         """Start it; returns when it is ready."""
         process = await asyncio.to_thread(
             subprocess.Popen,
-            self._command("daemon", "--listen=none", "--json"),
+            [*self._before, *self._command("daemon", "--listen=none", "--json")],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
