@@ -7,6 +7,7 @@ whole, `end` just before the last bytes of its answer were written.
 
 import argparse
 import asyncio
+import os
 import re
 import sys
 import time
@@ -109,7 +110,12 @@ async def serve(port: int) -> None:
     listening = await loop.create_server(server, "127.0.0.1", port, backlog=1024)
     print(f"PORT {listening.sockets[0].getsockname()[1]}", flush=True)
     done = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), lambda: sys.stdin.buffer.read1(4096) or done.set())
+
+    def read() -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            done.set()
+
+    loop.add_reader(sys.stdin.fileno(), read)
     await done.wait()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import aiohttp
 import common
 
+from daemon.client import Client
 from daemon.harness import prompt
 from daemon.protocol import api
 from daemon.protocol.records import (
@@ -128,7 +129,7 @@ async def many(data: Path, sessions: int, steps: int) -> None:
     print(f"{sessions} sessions of {steps} steps at once: {rate}")
 
 
-async def go(one: common.Client, id: str) -> str:
+async def go(one: Client, id: str) -> str:
     await one.post(id, [api.Part(TEXT, f"[[conv:{id}]] go".encode())], "bench")
     return await common.until_rest(one, id)
 
