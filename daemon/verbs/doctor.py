@@ -149,6 +149,12 @@ def _providers(said: api.Providers, environ: Mapping[str, str], here: bool) -> I
             )
         elif provider.has_key:
             yield ok(name, f"has a key, {len(provider.models)} models known")
+        elif provider.url and not provider.models:
+            yield warning(
+                name,
+                f"{provider.url} lists no models; it may not be there",
+                "start it, or name its models in outrider.toml",
+            )
         elif provider.url:
             yield ok(name, f"has no key and may need none: {provider.url}")
         else:

@@ -296,6 +296,35 @@ def test_the_demo_tells_of_a_real_model_and_asks_for_none_where_nobody_can_answe
     assert "A session with rehearsal/tour" in done.stdout
 
 
+def test_the_demo_says_how_to_name_a_model_of_a_server_that_lists_none_and_ends_in_a_pipe_that_closes(
+    here: Place, tree: Path
+) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{tree}/scripts/demo | grep -m 1 openai-chat"],
+        env=here.environ | {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.stdout == "  scripts/demo --model openai-chat/NAME\n", done.stderr
+    assert here.outrider("ls").returncode == 4
+
+
+def test_the_demo_offers_the_model_of_a_server_of_ones_own(here: Place, tree: Path) -> None:
+    done = subprocess.run(
+        [str(tree / "scripts/demo"), "hello you"],
+        env=here.environ | {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1", "OPENAI_MODEL": "small"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "scripts/demo --model openai-chat/small\n" in done.stdout
+    assert "A session with rehearsal/tour" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"), [(["--fly"], "no option --fly"), (["a", "b"], "quotes"), (["--model"], "needs")]
 )

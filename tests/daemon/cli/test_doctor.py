@@ -121,15 +121,16 @@ def test_workers_are_judged(worker: api.WorkerInfo | None, state: str, words: st
 
 
 def test_providers_are_judged() -> None:
-    def provider(name: str, kind: str, url: str, key: bool, served: bool) -> api.ProviderInfo:
-        return api.ProviderInfo(name, kind, url, key, served, ())
+    def provider(name: str, kind: str, url: str, key: bool, served: bool, *models: str) -> api.ProviderInfo:
+        return api.ProviderInfo(name, kind, url, key, served, tuple(map(api.ModelInfo, models)))
 
     said = api.Providers(
         "x",
         (
             provider("anthropic", "anthropic", "", True, True),
             provider("other", "anthropic", "", False, True),
-            provider("mine", "openai-chat", "http://h", False, True),
+            provider("mine", "openai-chat", "http://h", False, True, "mine/m"),
+            provider("down", "openai-chat", "http://i", False, True),
             provider("google", "google", "", True, False),
             provider("rehearsal", "rehearsal", "", False, True),
         ),
@@ -139,6 +140,7 @@ def test_providers_are_judged() -> None:
         ("provider anthropic", "ok"),
         ("provider other", "warning"),
         ("provider mine", "ok"),
+        ("provider down", "warning"),
         ("provider google", "warning"),
     ]
     (none,) = doctor._providers(api.Providers("x", said.providers[-1:]), {}, False)
