@@ -256,3 +256,62 @@ async def test_a_disk_that_fills_and_empties_during_a_turn_leaves_no_lie(
         ]
         assert all(any(word in arguments for arguments in closed) for word in ran)
         assert await here.mock.get("bad") == []
+
+
+@pytest.fixture
+def scratch() -> Iterator[tuple[Stage, SmallDisk]]:
+    """A stage whose worker's scratch alone is on a small disk."""
+    folder = Path(tempfile.mkdtemp(prefix="or-"))
+    (folder / "data").mkdir(mode=0o700)
+    with small_disk(folder / "data/worker") as disk, stage(folder=folder) as made:
+        yield made, disk
+
+
+async def test_a_worker_whose_disk_is_full_begins_nothing_and_says_so(
+    scratch: tuple[Stage, SmallDisk],
+) -> None:
+    here, disk = scratch
+    async with driver(here) as on:
+        await here.mock.config(calls=1, code=f"echo {{conv}} >> ran # {'c' * BIG}")
+        first = await on.session("Go.")
+        await on.closes(first)
+        disk.fill()
+        session = await on.session("Go.")
+        found = await on.closes(session)
+        judge(found)
+        (result,) = [record for record in found if record.kind == "result"]
+        assert result.header.failed
+        assert "not begun" in result.text()
+        assert "No space left" in result.text()
+        disk.free()
+        await on.post(session, "Once more.")
+        await on.closes(session)
+        assert here.ran() == [first, session]
+        assert await here.mock.get("bad") == []
+
+
+async def test_a_run_whose_workers_disk_fills_meanwhile_gives_its_result_and_the_end_of_its_output(
+    scratch: tuple[Stage, SmallDisk],
+) -> None:
+    here, disk = scratch
+    async with driver(here) as on:
+        waits = "echo {conv} >> ran; echo on; until [ -e go ]; do sleep 0.02; done"
+        await here.mock.config(calls=1, code=f"{waits}; seq 100000; echo last; exit 4")
+        session = await on.session()
+        async with on.outputs(session) as printed:
+            await on.post(session, f"[[conv:{session}]] Go.")
+            await printed
+        disk.fill()
+        (here.folder / "go").touch()
+        found = await on.closes(session)
+        judge(found)
+        (result,) = [record for record in found if record.kind == "result"]
+        assert result.header.exit == 4
+        assert "\nlast\n" in result.text() + "\n"
+        assert "No space left" in result.text()
+        here.daemon.kill()
+        await here.daemon.start()
+        disk.free()
+        await on.post(session, "Once more.")
+        await on.closes(session)
+        assert here.ran() == [session] * 2

@@ -317,6 +317,24 @@ async def test_twenty_calls_of_one_answer_to_one_interpreter_run_once_and_in_ord
         await lives(on, session)
 
 
+async def test_twenty_calls_that_an_earlier_daemon_did_not_begin_run_in_order() -> None:
+    """As after a kill between the step's record and its calls: a file that ends there is found at the start."""
+    with stage() as alone:
+        alone.script("order", SCRIPTS["order"])
+        async with driver(alone) as on:
+            session = await on.session("Go.", model="rehearsal/order")
+            found = await on.closes(session)
+            (alone.folder / "ran").unlink()
+            step = next(record.n for record in found if record.kind == "step")
+            begun = b"".join(record.raw + b"\n" + record.body + b"\n" for record in found[:step])
+            assert alone.path(session).read_bytes().startswith(begun)
+            alone.daemon.kill()
+            alone.path("00000000000000aa").write_bytes(begun)
+            await alone.daemon.start()
+            judge(await on.closes("00000000000000aa"))
+            assert alone.ran() == [str(n) for n in range(20)]
+
+
 async def test_a_call_whose_code_takes_long_to_check_still_runs_before_those_behind_it(here: Stage) -> None:
     async with driver(here) as on:
         session = await on.session("Go.", model="rehearsal/slow-first")

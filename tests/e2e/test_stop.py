@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from daemon.client import ApiFailure
+from daemon.client import ApiFailure, Unreachable
 from tests.e2e.driving import VIA, Driver, Stage, becomes, driver, judge, pause, processes, stage, token
 
 PROMISE: Final = 10.0  # seconds in which a stop answers, always: the API's word to its clients
@@ -116,7 +116,7 @@ async def test_a_stop_ends_a_command_and_what_it_started(here: Stage) -> None:
         async with on.outputs(session) as printed:
             await on.post(session, f"[[conv:{session}]] Go.")
             await printed
-        assert len(processes(word)) == 3
+        await becomes(lambda: len(processes(word)) == 3, "all of them run")
         await stopped(on, session)
         assert processes(word) == []
         await goes_on(on, session, [])
@@ -222,6 +222,39 @@ async def test_a_call_that_reaches_a_frozen_worker_and_is_stopped_never_runs(her
         finally:
             os.kill(frozen, signal.SIGCONT)
         await goes_on(on, session, [session])
+
+
+async def test_a_stop_cuts_a_first_step_that_waits_for_a_frozen_worker(here: Stage) -> None:
+    async with driver(here) as on:
+        frozen = here.keeper()
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            session = await on.session("Go.")  # its AGENTS.md is looked for first
+            await stopped(on, session, within=QUICK)
+            assert await on.asked(session) == []
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        await goes_on(on, session, ["after"])
+
+
+async def test_an_end_stops_what_runs_first_and_is_final(here: Stage) -> None:
+    async with driver(here) as on:
+        word = token()
+        await here.mock.config(code=f"echo on; setsid sleep {word} & sleep {word}")
+        session = await on.session()
+        async with on.outputs(session) as printed:
+            await on.post(session, f"[[conv:{session}]] Go.")
+            await printed
+        async with asyncio.timeout(PROMISE):
+            status, said = await on.raw("POST", f"/sessions/{session}/end", params={"via": VIA})
+        assert status == 204, said
+        found = here.daemon.file(session)
+        judge(found)
+        assert [record.kind for record in found[-3:]] == ["result", "error", "end"]
+        await becomes(lambda: processes(word) == [], "the processes are gone")
+        with pytest.raises(ApiFailure) as refused:
+            await on.post(session, "More.")
+        assert refused.value.status == 410
 
 
 async def test_a_stop_ends_the_wait_for_a_worker_that_never_dialed(here: Stage) -> None:
@@ -335,3 +368,49 @@ async def test_fifty_stops_at_random_moments_leave_nothing_open_and_nothing_runn
             assert await here.mock.get("bad") == []
             ran = here.ran()
             assert len(set(ran)) == len(ran), "something ran twice"
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+async def test_stops_and_retries_while_the_daemon_is_killed_lose_nothing_and_do_nothing_twice() -> None:
+    with stage() as alone:
+        async with driver(alone) as on:
+            await alone.mock.config(calls=4, parallel=3, first_delay=0.02, event_delay=0.005)
+            await alone.mock.config(code="echo {conv}.{k}.{p} >> ran; sleep 0.0$((RANDOM % 10))")
+            sessions = [await on.session("Go.") for _ in range(4)]
+            over = asyncio.Event()
+
+            async def disturb(session: str) -> None:
+                while not over.is_set():
+                    await pause(random.random() * 0.3)
+                    try:
+                        match random.randrange(3):
+                            case 0:
+                                await on.client.stop(session, VIA)
+                            case 1:
+                                await on.client.retry(session)
+                            case _:
+                                await on.post(session, "And this.")
+                    except ApiFailure as error:
+                        if error.status not in (409, 503):
+                            raise
+                    except Unreachable:
+                        continue
+
+            async with asyncio.TaskGroup() as group:
+                for session in sessions:
+                    group.create_task(disturb(session), name=f"disturb {session}")
+                for _ in range(40):
+                    await pause(random.random())
+                    await asyncio.to_thread(alone.daemon.kill)
+                    await alone.daemon.start()
+                over.set()
+            for session in sessions:
+                async with asyncio.timeout(60):
+                    while (await on.rests(session)).status != "closed":
+                        await on.client.retry(session)
+                judge(await on.closes(session))
+            ran = alone.ran()
+            assert len(set(ran)) == len(ran), "something ran twice"
+            assert await alone.mock.get("bad") == []
+            assert "Traceback" not in alone.daemon.log()
