@@ -9,12 +9,13 @@ from typing import Final
 from daemon import config
 from daemon.client import ApiFailure
 from daemon.config import Settings
-from daemon.plain import line
+from daemon.plain import count, line
 from daemon.protocol import api
 from daemon.verbs import examine
 from daemon.verbs.examine import Check, failing, ok, warning
 from daemon.verbs.paint import ink
 from daemon.verbs.reach import FAILED, OK, VerbError, Where, connect, say, say_json, where
+from daemon.verbs.tables import ago, wrapped
 
 PATIENCE: Final = 10.0  # seconds that a daemon has to answer each question
 LOCAL: Final = "local"  # the daemon's own worker
@@ -131,7 +132,10 @@ def _workers(workers: Sequence[api.WorkerInfo]) -> Iterator[Check]:
         if worker.state == "refused":
             yield warning(f"worker {worker.name}", f"the daemon refuses it: {line(worker.reason)}")
         elif worker.state == "gone":
-            yield warning(f"worker {worker.name}", f"it is gone; last seen {line(worker.seen) or 'never'}")
+            yield warning(
+                f"worker {worker.name}",
+                f"it is gone; last seen {ago(worker.seen) if worker.seen else 'never'}",
+            )
         else:
             yield ok(
                 f"worker {worker.name}", f"connected, runs {', '.join(worker.interpreters) or 'nothing'}"
@@ -142,23 +146,8 @@ def _providers(said: api.Providers, environ: Mapping[str, str], here: bool) -> I
     real = [provider for provider in said.providers if provider.kind != "rehearsal"]
     usable = [provider for provider in real if provider.served and (provider.has_key or provider.url)]
     for provider in real:
-        name = f"provider {provider.name}"
-        if not provider.served:
-            yield warning(
-                name, f"this release does not speak {provider.kind}", "take its table out of outrider.toml"
-            )
-        elif provider.has_key:
-            yield ok(name, f"has a key, {len(provider.models)} models known")
-        elif provider.url and not provider.models:
-            yield warning(
-                name,
-                f"{provider.url} lists no models; it may not be there",
-                "start it, or name its models in outrider.toml",
-            )
-        elif provider.url:
-            yield ok(name, f"has no key and may need none: {provider.url}")
-        else:
-            yield warning(name, "has no key", f"`outrider providers set {provider.name}` sets one")
+        if provider.served or f"{provider.name}-chat" not in {other.name for other in usable}:
+            yield _provider(provider)
     if not usable:
         yield warning(
             "providers",
@@ -171,13 +160,25 @@ def _providers(said: api.Providers, environ: Mapping[str, str], here: bool) -> I
         )
 
 
+def _provider(provider: api.ProviderInfo) -> Check:
+    name = f"provider {provider.name}"
+    if not provider.served:
+        return warning(name, f"this release does not speak {line(provider.kind)}")
+    if provider.has_key:
+        return ok(name, f"has a key, {count(len(provider.models), 'model')} known")
+    if not provider.url:
+        return warning(name, "has no key", f"`outrider providers set {provider.name}` sets one")
+    if not provider.models:
+        fix = "start it, or name its models in outrider.toml"
+        return warning(name, f"{line(provider.url)} lists no models; it may not be there", fix)
+    return ok(name, f"has no key and may need none: {line(provider.url)}")
+
+
 def _future(newest: Sequence[api.Info]) -> Iterable[Check]:
     return [examine.newest(info.updated) for info in newest]
 
 
 def _print(found: Sequence[Check]) -> None:
-    from daemon.verbs.tables import wrapped
-
     pen = ink(sys.stdout)
     widest = max(len(check.name) for check in found)
     for check in found:

@@ -29,9 +29,12 @@ def daemon(options: "Options", json: bool) -> int:
 @serving
 def up(options: "Options", json: bool) -> int:
     """Start the daemon in the background and wait until it is ready."""
-    from daemon.verbs import service
+    from daemon.verbs import reach, service
 
-    return service.up(options, os.environ, json)
+    code = service.up(options, os.environ, json)
+    if os.environ.get("OUTRIDER_URL"):
+        reach.note("OUTRIDER_URL is set: other verbs ask the daemon there, not this one")
+    return code
 
 
 @click.command()

@@ -109,7 +109,7 @@ def test_a_daemon_of_another_release_is_a_warning() -> None:
         (api.WorkerInfo("local", "gone", "it was lost"), "failing", "not connected (it was lost)"),
         (api.WorkerInfo("local", "refused", "another release"), "failing", "refuses it: another release"),
         (api.WorkerInfo("local", "connected", interpreters=("bash", "python3")), "ok", "runs bash, python3"),
-        (api.WorkerInfo("gpu", "gone", seen="2026"), "warning", "last seen 2026"),
+        (api.WorkerInfo("gpu", "gone", seen="2020-01-01T00:00:00Z"), "warning", " d ago"),
         (api.WorkerInfo("gpu", "refused", "no"), "warning", "refuses it: no"),
         (api.WorkerInfo("gpu", "connected"), "ok", "runs nothing"),
     ],
