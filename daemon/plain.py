@@ -37,6 +37,18 @@ def _shown(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def safe_json(text: str) -> str:
+    """JSON with what a terminal would act on escaped, as JSON has it; the value stays the same."""
+    return _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    if match[0] < " ":
+        return match[0]  # between values alone: JSON has none within
+    units = match[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
 def printed(text: str) -> str:
     """A program's output as a terminal leaves it: no escape sequences, no overwritten text; and safe."""
     if "\x1b" in text:

@@ -172,8 +172,10 @@ class Painter:
         if note:
             parts += [INDENT, self._ink(f"… {note}; --full shows all …", "note"), "\n", self._body(item, end)]
         if item.hint:
-            command = f"  ({self._retry})" if self._retry and "retry" in item.hint else ""
-            parts += [INDENT, self._ink(f"What to do: {item.hint}{command}", "note"), "\n"]
+            rows = self._prose(f"What to do: {item.hint}")
+            if self._retry and "retry" in item.hint:
+                rows.append(f"{INDENT}{self._retry}")  # alone on its row, to be copied
+            parts += [f"{INDENT}{self._ink(row, 'note')}\n" for row in rows]
         return "".join(parts)
 
     def _body(self, item: Item, text: str) -> str:

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from msgspec import Struct
 
 from daemon import config
 from daemon.client import Client, Unreachable
-from daemon.plain import line, safe
+from daemon.plain import line, safe, safe_json
 from daemon.protocol import api
 
 OK: Final = 0
@@ -143,4 +144,5 @@ def note(text: str) -> None:
 
 def say_json(value: Any) -> None:
     """A value as one line of JSON on stdout."""
-    click.echo(msgspec.json.encode(value))
+    data = msgspec.json.encode(value)
+    click.echo(safe_json(data.decode()) if sys.stdout.isatty() else data)

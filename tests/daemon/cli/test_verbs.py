@@ -15,7 +15,7 @@ from daemon.verbs import given, reach, tables
 from daemon.verbs.explain import explain
 from daemon.verbs.reach import VerbError
 from daemon.verbs.tree import GROUPS, outrider
-from tests.daemon.cli.saying import CONTROL, Said
+from tests.daemon.cli.saying import CONTROL, Said, terminal
 from tests.running import Place
 
 HOSTILE = r"""
@@ -164,6 +164,7 @@ def test_workers_and_models_are_listed(said: Said) -> None:
 
 def test_up_again_says_that_it_was_up(said: Said, there: Place) -> None:
     assert "was up already" in said("up")
+    assert "other verbs ask the daemon there" in there.outrider("up", OUTRIDER_URL="http://x").stderr
     up = json.loads(said("up", "--json"))
     assert up["socket"] == str(there.socket)
     assert not {"started", "listen"} & up.keys()
@@ -203,7 +204,7 @@ def test_a_session_that_fails_gives_1_and_says_what_to_do(
     assert cli.invoke(["run", "--model", "rehearsal/refused", "x"]) == 1
     out, err = capsys.readouterr()
     assert "error: invalid" in out
-    assert "What to do: retry  (outrider retry " in out
+    assert "  What to do: retry\n    outrider retry " in out
     assert err == ""
 
 
@@ -307,6 +308,17 @@ def test_hostile_words_titles_and_output_reach_no_terminal_raw(said: Said, there
     assert not CONTROL.search(out)
     assert "  red\n  plain\n" in out
     assert "␛]0;owned␇ Look." in out
+
+
+def test_json_on_a_terminal_is_the_same_value_and_nothing_acts_on_the_terminal(there: Place) -> None:
+    title = "a\x9b2J\x7f\u202e\U000e0041b\x1b[2J"
+    id = there.ok("new", "--model", "rehearsal/echo").strip()
+    there.ok("post", "-f", id, title)
+    with terminal(there, "info", id, "--json") as shown:
+        assert shown.end() == 0
+    assert not CONTROL.search(shown.text.strip())
+    assert "\u202e" not in shown.text
+    assert json.loads(shown.text)["title"] == title
 
 
 def test_a_pipe_has_no_colours(there: Place) -> None:
