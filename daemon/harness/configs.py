@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
+from msgspec import structs
 
 from daemon.harness import tools
 from daemon.harness.errors import Invalid
@@ -29,7 +30,7 @@ def made(create: api.Create, models: Models) -> Config:
         limits=create.limits,
     )
     known = check(config, models)
-    return msgspec.structs.replace(
+    return structs.replace(
         config,
         tools=config.tools or tools.default_set(config.model),
         input=config.input or known.input,
@@ -42,7 +43,7 @@ def of(session: Session) -> Config:
 
 
 def with_workers(config: Config, workers: Sequence[WorkerRef]) -> Config:
-    return msgspec.structs.replace(config, workers=tuple(workers))
+    return structs.replace(config, workers=tuple(workers))
 
 
 def patched(config: Config, patch: api.ConfigPatch, models: Models) -> Config:
@@ -50,11 +51,11 @@ def patched(config: Config, patch: api.ConfigPatch, models: Models) -> Config:
     params = config.params
     if patch.params is not msgspec.UNSET:
         params = {} if patch.params is None else merge(params, patch.params)
-    return msgspec.structs.replace(
+    return structs.replace(
         config,
         model=_or(patch.model, config.model, models.default()),
         context=_or(patch.context, config.context, 0),
-        limits=_or(patch.limits, config.limits, Limits()),
+        limits=_limits(patch.limits, config.limits),
         params=params,
     )
 
@@ -74,6 +75,17 @@ def check(config: Config, models: Models) -> Model:
     if len({ref.name for ref in config.workers}) < len(config.workers):
         raise Invalid("workers: each name may stand once")
     return known
+
+
+def _limits(patch: api.LimitsPatch | msgspec.UnsetType | None, old: Limits) -> Limits:
+    if patch is msgspec.UNSET:
+        return old
+    if patch is None:
+        return Limits()
+    changed = {
+        name: value or 0 for name, value in structs.asdict(patch).items() if value is not msgspec.UNSET
+    }
+    return structs.replace(old, **changed)
 
 
 def _or(patch: T | msgspec.UnsetType | None, old: T, default: T) -> T:

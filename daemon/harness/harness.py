@@ -247,7 +247,9 @@ class Harness:
         except HarnessError as error:
             log.error("session not resumed", session=id, why=str(error))
             return
-        if session.damage is None and session.chain.status in NEEDS_STEP:
+        origin, chain = session.origin, session.chain
+        untouched = origin is not None and chain.n < origin.n  # a copy waits for what it was made for
+        if session.damage is None and chain.status in NEEDS_STEP and not untouched:
             self._kick(session)
 
     async def close(self) -> None:

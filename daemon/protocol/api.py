@@ -62,16 +62,26 @@ class Create(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     n: Annotated[int, Meta(ge=0)] = 0
 
 
+class LimitsPatch(Struct, frozen=True, forbid_unknown_fields=True):
+    """A merge patch of records.Limits: what is left out stays, null is no limit."""
+
+    steps: Annotated[int, Meta(ge=0)] | msgspec.UnsetType | None = msgspec.UNSET
+    tokens: Annotated[int, Meta(ge=0)] | msgspec.UnsetType | None = msgspec.UNSET
+    seconds: Annotated[float, Meta(ge=0)] | msgspec.UnsetType | None = msgspec.UNSET
+    cost: Annotated[float, Meta(ge=0)] | msgspec.UnsetType | None = msgspec.UNSET
+    ttl: Annotated[float, Meta(ge=0)] | msgspec.UnsetType | None = msgspec.UNSET
+
+
 class ConfigPatch(Struct, frozen=True, forbid_unknown_fields=True):
     """Body of PATCH /sessions/{id}/config: a merge patch (RFC 7396); null takes a field's default.
 
-    `params` is merged into the session's, in which null takes a field out.
+    `params` and `limits` are merged into the session's, in which null takes a field out.
     """
 
     model: str | msgspec.UnsetType | None = msgspec.UNSET
     params: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
     context: Annotated[int, Meta(ge=0)] | msgspec.UnsetType | None = msgspec.UNSET
-    limits: Limits | msgspec.UnsetType | None = msgspec.UNSET
+    limits: LimitsPatch | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Created(Struct, frozen=True):

@@ -1,29 +1,19 @@
 """The verb that shows a session's configuration and changes it."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 
 from daemon.plain import tokens
 from daemon.protocol import api
-from daemon.protocol.records import Config, Limits
+from daemon.protocol.records import Config
 from daemon.verbs import given
 from daemon.verbs.reach import OK, USAGE, VIA, VerbError, Where, connect, say, say_json, session_id
 from daemon.verbs.tables import facts
 
 EXAMPLE: Final = "params.temperature=0.2"
-
-
-class Changes(Struct, frozen=True):
-    """What is to be changed. `patch` without limits, which are merged into those that the session has."""
-
-    patch: api.ConfigPatch = api.ConfigPatch()
-    limits: dict[str, Any] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.limits) or self.patch != api.ConfigPatch()
 
 
 def changes(
@@ -32,7 +22,7 @@ def changes(
     params: Sequence[str],
     limits: Sequence[str],
     sets: Sequence[str],
-) -> Changes:
+) -> api.ConfigPatch:
     """What the options say. Raises VerbError."""
     texts = [text for text in sets if text.startswith("model=")]  # a model's name is never JSON
     made = given.tree([text for text in sets if text not in texts], "--set", EXAMPLE)
@@ -46,27 +36,19 @@ def changes(
         if not isinstance(made.setdefault(name, {}), dict):
             raise VerbError(f"--set {name} and {option} contradict each other: give one of them", USAGE)
         made[name] |= given.tree(more, option, "steps=10" if name == "limits" else "temperature=0.2")
-    asked = made.pop("limits", {})
-    if asked is None:
-        asked = dict.fromkeys(Limits.__struct_fields__)
-    elif not isinstance(asked, dict):
+    if not isinstance(made.get("limits", {}), dict | None):
         raise VerbError(
             "--set limits: write one limit, as in limits.steps=10, or limits=null for none", USAGE
         )
-    return Changes(given.converted(made, api.ConfigPatch, "--set"), asked)
+    return given.converted(made, api.ConfigPatch, "--set")
 
 
-async def config(place: Where, prefix: str, change: Changes, json: bool) -> int:
+async def config(place: Where, prefix: str, patch: api.ConfigPatch, json: bool) -> int:
     """Show a session's configuration, or change it; it holds from the session's next step on."""
     async with connect(place) as client:
         id = await session_id(client, prefix)
         n = 0
-        if change:
-            patch = change.patch
-            if change.limits:
-                patch = structs.replace(
-                    patch, limits=_merged((await client.info(id)).config.limits, change.limits)
-                )
+        if patch != api.ConfigPatch():
             n = await client.patch_config(id, patch, VIA)
         found = await client.info(id)
     if json:
@@ -76,12 +58,6 @@ async def config(place: Where, prefix: str, change: Changes, json: bool) -> int:
         say(f"#{n}: it holds from the next step on")
     facts([(name, value, "") for name, value in rows(found.config)])
     return OK
-
-
-def _merged(limits: Limits, change: dict[str, Any]) -> Limits:
-    """Limits under a change of some, null for none."""
-    merged = structs.asdict(limits) | change
-    return given.converted({name: value for name, value in merged.items() if value}, Limits, "--limit")
 
 
 def rows(config: Config) -> list[tuple[str, str]]:

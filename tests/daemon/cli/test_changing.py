@@ -5,7 +5,6 @@ import pytest
 from daemon.protocol import api
 from daemon.protocol.records import Limits
 from daemon.verbs import configure
-from daemon.verbs.configure import Changes
 from daemon.verbs.reach import VerbError
 from tests.daemon.cli.saying import Said, terminal
 from tests.running import Place
@@ -140,8 +139,8 @@ def test_a_config_that_cannot_be_is_refused_and_the_field_named(
 
 
 def test_a_models_name_is_never_read_as_json() -> None:
-    assert configure.changes(None, None, [], [], ["model=1/2"]) == Changes(api.ConfigPatch(model="1/2"))
-    assert configure.changes(None, None, [], [], ["model=null"]) == Changes(api.ConfigPatch(model=None))
+    assert configure.changes(None, None, [], [], ["model=1/2"]) == api.ConfigPatch(model="1/2")
+    assert configure.changes(None, None, [], [], ["model=null"]) == api.ConfigPatch(model=None)
     assert not configure.changes(None, None, [], [], [])
     with pytest.raises(VerbError, match="no object"):
         configure.changes(None, None, [], [], ["context=1", "context.x=2"])

@@ -36,6 +36,10 @@ async def test_a_config_patch_merges_and_takes_defaults_for_null(store: Store) -
             Limits(steps=4),
             500,
         )
+        await b.harness.patch_config(id, "me", patch(limits={"tokens": 9}))
+        assert (await b.harness.info(id)).config.limits == Limits(steps=4, tokens=9)
+        await b.harness.patch_config(id, "me", patch(limits={"steps": None}))
+        assert (await b.harness.info(id)).config.limits == Limits(tokens=9)
         n = await b.harness.patch_config(id, "me", patch(params=None, context=None, limits=None, model=None))
         config = (await b.harness.info(id)).config
         assert (config.params, config.limits, config.context, config.model) == ({}, Limits(), 0, "fake/m")
@@ -135,3 +139,17 @@ async def test_a_copy_of_a_copy_keeps_the_first_session_s_line_so_that_its_bytes
         systems = {query.context.system for query in provider.queries}
         assert len(systems) == 1
         assert id in systems.pop()
+
+
+async def test_an_open_copy_waits_for_a_post_or_a_retry_also_over_a_restart(store: Store) -> None:
+    async with bench(store, FakeProvider(says(text("1"))), FakePool()) as b:
+        id = await b.session("hi")
+        await b.rest(id)
+        copy = await b.harness.create(api.Create(from_=id, n=(await b.kinds(id)).index("message") + 2))
+        assert (await b.harness.info(copy)).status == "open"
+    provider = FakeProvider(says(text("2")))
+    async with bench(store, provider, FakePool()) as b:
+        assert await b.rest(copy) == "open"
+        await b.harness.retry(copy)
+        assert await b.rest(copy) == "closed"
+        assert await b.bodies(copy, "text") == ["2"]

@@ -60,7 +60,7 @@ def test_a_create_that_is_not_right_is_refused_by_the_field_s_name(body: dict[st
 
 def test_a_config_patch_tells_what_is_left_out_from_what_is_null() -> None:
     patch = msgspec.json.decode(b'{"model":null,"limits":{"steps":2}}', type=api.ConfigPatch)
-    assert patch == api.ConfigPatch(model=None, limits=Limits(steps=2))
+    assert patch == api.ConfigPatch(model=None, limits=api.LimitsPatch(steps=2))
     assert (patch.params, patch.context) == (msgspec.UNSET, msgspec.UNSET)
     assert msgspec.json.decode(api.encode(patch)) == {"model": None, "limits": {"steps": 2}}
 
