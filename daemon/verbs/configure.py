@@ -40,6 +40,8 @@ def changes(
         raise VerbError(
             "--set limits: write one limit, as in limits.steps=10, or limits=null for none", USAGE
         )
+    if made.get("limits"):
+        given.converted(made["limits"], api.LimitsPatch, "--limit")  # names the limit that is wrong
     return given.converted(made, api.ConfigPatch, "--set")
 
 
