@@ -81,7 +81,10 @@ class Environment(Protocol):
     async def run(
         self, code: Path, sink: output.Sink, *, limit: float, stop: Stop, on_output: Callable[[], None]
     ) -> Ending:
-        """Run a file of code to its end, the time `limit` (seconds) or the stop; one run at a time."""
+        """Run a file of code to its end, the time `limit` (seconds) or the stop; one run at a time.
+
+        Raises Refusal where the interpreter does not accept the code: nothing was run then.
+        """
 
     async def kill(self, reason: str) -> Ended:
         """End the interpreter and every process that came of it; may be called at any time, also during `start`."""
@@ -323,15 +326,18 @@ async def drained(pump: Pump, reaper: Reaper) -> tuple[Process, ...]:
         await asyncio.sleep(DRAIN_EVERY)
 
 
-def how_it_ended(program: str, status: int | None) -> str:
-    """A sentence on the end of an interpreter: `status` as waitstatus_to_exitcode has it, None unknown."""
+def how_it_ended(program: str, status: int | None, by: str = "") -> str:
+    """A sentence on the end of an interpreter: `status` as waitstatus_to_exitcode has it, None unknown.
+
+    `by` says what makes it end with a status.
+    """
     match status:
         case None:
             return f"{program} was killed together with the process that held it"
         case number if number < 0:
             return f"{program} was killed by {signal.Signals(-number).name}"
         case number:
-            return f"{program} ended with status {number} (exit, exec or set -e in the code does that)"
+            return f"{program} ended with status {number}" + (f" ({by})" if by else "")
 
 
 def exit_of(status: int | None) -> int | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemon.protocol import frames
-from daemon.worker import bash, login
+from daemon.worker import interpreter, login
 from daemon.worker.keeper import SOCKET, Keeper
 from tests.daemon.worker.dialing import Dial, Ran, Refused
 
@@ -329,8 +329,8 @@ GOES_ON = [
 async def test_of_a_stopped_run_no_further_command_begins_and_its_state_is_kept(
     dial: Dial, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
 ) -> None:
-    monkeypatch.setattr(bash, "TERM_AFTER", 0.6)
-    monkeypatch.setattr(bash, "KILL_AFTER", 0.8)
+    monkeypatch.setattr(interpreter, "TERM_AFTER", 0.6)
+    monkeypatch.setattr(interpreter, "KILL_AFTER", 0.8)
     await dial.run(f"kept=1; cd {tmp_path}")
     ran = await dial.run(f"echo before; {code}", timeout=0.2)
     assert ran.end.stopped == "timeout"
@@ -348,9 +348,9 @@ async def test_sigint_that_code_sends_to_its_own_shell_ends_the_code(dial: Dial)
 async def test_a_shell_that_never_answers_is_killed_and_reset(
     dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bash, "TERM_AFTER", 0.1)
-    monkeypatch.setattr(bash, "KILL_AFTER", 0.2)
-    monkeypatch.setattr(bash, "SHELL_AFTER", 0.5)
+    monkeypatch.setattr(interpreter, "TERM_AFTER", 0.1)
+    monkeypatch.setattr(interpreter, "KILL_AFTER", 0.2)
+    monkeypatch.setattr(interpreter, "LAST_AFTER", 0.5)
     ran = await dial.run("builtin() { :; }", timeout=0.1)
     assert (ran.end.stopped, ran.end.exit) == ("timeout", None)
     assert "did not come back" in ran.notes
@@ -461,7 +461,7 @@ async def test_200_short_runs_leave_no_zombie_and_no_descriptor(dial: Dial) -> N
 async def test_a_profile_that_hangs_costs_its_time_and_not_the_environment(
     dial: Dial, home: Path, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
-    monkeypatch.setattr(bash, "START_WAIT", 0.5)
+    monkeypatch.setattr(interpreter, "START_WAIT", 0.5)
     monkeypatch.setattr(login, "PATH_WAIT", 0.2)
     (home / ".bash_profile").write_text(f"{profile}\n")
     ran = await dial.run("echo ok")

@@ -1,0 +1,306 @@
+"""What every persistent interpreter does alike: comes up, takes runs, says how they end, is stopped rung by rung."""
+
+import abc
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from daemon.worker import journal, output
+from daemon.worker.environment import (
+    Ended,
+    Ending,
+    Process,
+    Pump,
+    Reaper,
+    ReaperGone,
+    Spawn,
+    Stop,
+    drained,
+    exit_of,
+    first_of,
+    how_it_ended,
+    pipe_pair,
+)
+from daemon.worker.refusal import Refusal
+
+STATUS_FD: Final = 250  # far from the numbers scripts use
+START_WAIT: Final = 15.0  # seconds to come up: a login profile runs meanwhile
+ASK_EVERY: Final = (0.02, 0.2)  # seconds between two questions whether it is back: first, longest
+TERM_AFTER: Final = 2.0  # seconds from SIGINT to SIGTERM
+KILL_AFTER: Final = 4.0  # seconds from SIGINT to SIGKILL
+KILL_EVERY: Final = 0.1
+LAST_AFTER: Final = 5.0  # seconds from SIGINT to the end of the interpreter itself
+GONE_WAIT: Final = 2.0  # seconds for what a stopped run leaves to go at SIGTERM
+INTERRUPTED: Final = 130  # what a shell reports for a command that SIGINT ended
+GATE: Final = (
+    signal.SIGURG
+)  # ignored by what does not know it: it can never end an interpreter or what one became
+NAMED: Final = 8  # processes that a note names
+
+
+class Interpreter(abc.ABC):
+    """See environment.Environment. A process that takes orders from a control pipe and answers on a status pipe.
+
+    It says `ready …` when it is up, `s` when the code of a run has begun, and `N STATUS` when run N has ended. What
+    the code reads and prints goes other ways, so it can neither take an order nor look like an end.
+    """
+
+    NAME: ClassVar[str]
+    CONTROL_FD: ClassVar[int]  # where it takes orders
+    ENDED_BY: ClassVar[str]  # what in the code makes it end with a status
+    STOPS: ClassVar[tuple[int, int, int]]  # signals that have it stop its code, one at each rung; 0 for none
+
+    def __init__(self, cwd: str, spawn: Spawn) -> None:
+        self.died = ""
+        self._cwd = cwd
+        self._spawn = spawn
+        self._n = 0  # the run that is going, or was last
+        self._status = self._control = -1
+        self._rest = b""
+        self._reaper = Reaper(spawn)
+        self._pump: Pump | None = None
+        self._killed = Stop()
+        self._settled = asyncio.Event()
+        self._later: Path | None = None
+        self._refused = ""  # why the run's code was not begun
+
+    @property
+    def gone(self) -> bool:
+        return self._reaper.gone.is_set()
+
+    async def start(self) -> tuple[str, ...]:
+        try:
+            return await self._start()
+        finally:
+            self._settled.set()
+
+    @abc.abstractmethod
+    async def _start(self) -> tuple[str, ...]:
+        """Come up by `_bring_up`; notes for the model. Raises Refusal."""
+
+    @abc.abstractmethod
+    def _order(self, number: int, code: Path) -> str:
+        """What the control pipe is told to begin run `number`, that file of code."""
+
+    @abc.abstractmethod
+    def _heard(self, words: list[bytes]) -> None:
+        """Take up a line of the status pipe that means something to this interpreter only."""
+
+    def _ask(self) -> asyncio.Future[Any]:
+        """A future that is done once a run that was stopped is over, and what stops it can do no harm any more."""
+        return self._done
+
+    async def _bring_up(self, argv: Sequence[str], env: Mapping[str, str], first: str = "") -> str:
+        """Start the program and wait until it is ready; what is wrong, with nothing left of it, or nothing."""
+        loop = asyncio.get_running_loop()
+        control_read, self._control = pipe_pair()
+        self._status, status_write = pipe_pair()
+        output_read, output_write = pipe_pair()
+        fds = {0: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 1: output_write, 2: output_write}
+        if self.CONTROL_FD == 0:
+            os.close(fds[0])
+        fds |= {self.CONTROL_FD: control_read, STATUS_FD: status_write}
+        for fd in (self._control, self._status):
+            os.set_blocking(fd, False)
+        self._pump = Pump(output_read, self._spawn)
+        self._said = output.Sink(None)
+        await self._pump.switch(self._said)
+        self._reaper = Reaper(self._spawn)
+        self._ready: asyncio.Future[list[bytes]] = loop.create_future()
+        self._begun: asyncio.Future[None] = loop.create_future()
+        self._done: asyncio.Future[int | None] = loop.create_future()
+        try:
+            await self._reaper.start(argv, env, self._cwd, fds)
+        except OSError:
+            os.close(self._control)
+            os.close(self._status)
+            await self._pump.close()
+            raise
+        loop.add_reader(self._status, self._read_status)
+        self._reaper.exited.add_done_callback(lambda _: self._exited())
+        self._say(first)
+        await first_of(self._ready, self._reaper.exited, self._killed.wanted, within=START_WAIT)
+        if self._killed.wanted.done():
+            trouble = "it was ended while it started"
+        elif self._ready.done():
+            return ""
+        elif self._reaper.exited.done():
+            trouble = how_it_ended(self.NAME, self._reaper.exited.result())
+        else:
+            trouble = f"it was not ready after {START_WAIT:.0f} s"
+        await self._take_down()
+        return trouble
+
+    async def _take_down(self) -> None:
+        """End what came up, or did not; another may be brought up then."""
+        await self._end()
+        if not self._killed.wanted.done():
+            self.died = ""
+
+    async def _end(self) -> Ended:
+        ended = await self._reaper.end()
+        if self._pump is not None:
+            await self._pump.close()
+        return ended
+
+    def _say(self, order: str) -> None:
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, OSError):  # its end comes by the reaper
+            os.write(self._control, order.encode(errors="surrogateescape"))
+
+    def _read_status(self) -> None:
+        try:
+            data = os.read(self._status, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._status)
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            match line.split():
+                case [b"ready", *more] if not self._ready.done():
+                    self._ready.set_result(more)
+                case [b"s"] if not self._begun.done():
+                    self._begun.set_result(None)
+                case [number, status] if number == b"%d" % self._n and not self._done.done():
+                    self._done.set_result(int(status))
+                case words:
+                    self._heard(words)
+
+    def _exited(self) -> None:
+        """The interpreter has ended: what it still said comes first."""
+        if self._status < 0:
+            return
+        self._read_status()
+        self.died = self.died or how_it_ended(self.NAME, self._reaper.exited.result(), self.ENDED_BY)
+        for future in (self._begun, self._done):
+            if not future.done():
+                future.set_result(None)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._status)
+        os.close(self._status)
+        os.close(self._control)
+        self._status = self._control = -1
+
+    async def run(
+        self, code: Path, sink: output.Sink, *, limit: float, stop: Stop, on_output: Callable[[], None]
+    ) -> Ending:
+        loop = asyncio.get_running_loop()
+        assert self._pump is not None
+        with contextlib.suppress(ReaperGone):  # then the interpreter is gone as well, and says so below
+            await self._reaper.mark()
+        await self._pump.switch(sink, on_output)
+        self._n += 1
+        self._refused = ""
+        if not self.died:
+            self._begun, self._done = loop.create_future(), loop.create_future()
+        self._say(self._order(self._n, code))
+        await first_of(self._done, stop.wanted, within=limit)
+        notes: list[str] = []
+        if self._done.done():
+            stopped = False
+        else:
+            stopped = True
+            await self._ladder()
+            if gone := await self._end_leftovers():
+                notes.append(f"ended with it: {listed(gone)}")
+        living = await drained(self._pump, self._reaper)
+        if not self._refused:
+            self._later = code.with_name(journal.LATER)
+        await self._pump.switch(output.Sink(self._later, output.MAX_LATER, lazy=True))
+        if self._refused:
+            raise Refusal("syntax", self._refused)
+        if going := self._going(living):
+            notes.append(
+                f"still running in the background: {going}; what is printed until the next run "
+                f"goes to {self._later}"
+            )
+        if self.died:
+            notes.append(f"{self.died}: its variables and working directory are lost")
+        exit = exit_of(self._reaper.exited.result()) if self.died else self._done.result()
+        return Ending(
+            exit=None if stopped else exit,
+            died=self.died,
+            stopped="" if not stopped else "interrupt" if stop.wanted.done() else "timeout",
+            notes=tuple(notes),
+        )
+
+    def _going(self, living: tuple[Process, ...]) -> str:
+        """What the run has left behind that goes on, in words; empty for nothing."""
+        return listed(living)
+
+    async def _ladder(self) -> None:
+        """End the code: what stops it in the interpreter, and SIGINT, SIGTERM, SIGKILL to what it started.
+
+        At last the interpreter itself.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if await self._within(TERM_AFTER, self._begun):
+            for stop, number, until in zip(
+                self.STOPS,
+                (signal.SIGINT, signal.SIGTERM, signal.SIGKILL),
+                (TERM_AFTER, KILL_AFTER, LAST_AFTER),
+                strict=True,
+            ):
+                if stop:
+                    await self._reaper.signal(stop, interpreter=True)
+                await self._reaper.signal(number, others=True)
+                if await self._back(began + until, number):
+                    return
+        self.died = f"{self.NAME} did not come back from a run that was stopped, and was killed"
+        await self._reaper.signal(signal.SIGKILL, interpreter=True, others=True)
+        await self._within(GONE_WAIT, self._done)
+
+    async def _back(self, until: float, number: signal.Signals) -> bool:
+        """Whether the code is over before the loop's time `until`, and nothing that stops it is under way any more.
+
+        What it starts meanwhile gets the signal `number` as well.
+        """
+        loop = asyncio.get_running_loop()
+        pause, longest = ASK_EVERY
+        while True:
+            answered = self._ask()
+            await first_of(answered, self._reaper.exited, within=max(0.0, min(pause, until - loop.time())))
+            if answered.done() or self._reaper.exited.done():
+                if not self._done.done():
+                    self._done.set_result(INTERRUPTED)
+                return True
+            if loop.time() >= until:
+                return False
+            await self._reaper.signal(number, others=True)
+            pause = min(2 * pause, longest)
+
+    async def _within(self, seconds: float, future: asyncio.Future[Any]) -> bool:
+        await first_of(future, within=max(0.0, seconds))
+        return future.done()
+
+    async def _end_leftovers(self) -> tuple[Process, ...]:
+        """A stopped run's processes end with it, those that left its group too."""
+        loop = asyncio.get_running_loop()
+        found = await self._reaper.signal(signal.SIGTERM, others=True)
+        give_up = loop.time() + GONE_WAIT
+        while left := await self._reaper.new():
+            if loop.time() > give_up:
+                await self._reaper.signal(signal.SIGKILL, others=True)
+                if loop.time() > give_up + GONE_WAIT:
+                    break
+            await asyncio.sleep(KILL_EVERY)
+            found = tuple({one.pid: one for one in (*found, *left)}.values())
+        return found
+
+    async def kill(self, reason: str) -> Ended:
+        self.died = self.died or reason
+        self._killed()
+        await self._settled.wait()
+        return await self._end()
+
+
+def listed(found: tuple[Process, ...]) -> str:
+    """Processes in a note."""
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return ", ".join(str(one) for one in found[:NAMED]) + more
