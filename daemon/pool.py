@@ -66,7 +66,7 @@ class _Worker:
         self.seen: datetime | None = None
         self.dialed = False
         self.calls: set[_Call] = set()
-        self.waiters: set[asyncio.Future[None]] = set()
+        self.waiters: dict[asyncio.Future[None], None] = {}  # in the order in which they came
         self.owed: dict[tuple[str, ...], Make] = {}
         self.stopped: dict[tuple[str, str], None] = {}  # runs that were interrupted: not to be started
 
@@ -387,11 +387,11 @@ class Pool:
                 raise WorkerGone(worker.name, worker.reason, one.asked)
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             timer = self._clock.call_at(until, worker.wake)
-            worker.waiters.add(waiter)
+            worker.waiters[waiter] = None
             try:
                 await waiter
             finally:
-                worker.waiters.discard(waiter)
+                del worker.waiters[waiter]
                 timer.cancel()
         return connection
 

@@ -611,6 +611,27 @@ async def test_a_worker_is_not_given_up_because_this_process_stood_still(bench: 
     assert bench.state() == "connected"
 
 
+# Order
+
+
+@pytest.mark.parametrize("age", [None, 5.0])
+async def test_runs_that_wait_for_a_worker_reach_it_in_their_order(bench: Bench, age: float | None) -> None:
+    calls = [f"c{n}" for n in range(30)]
+    tasks = [bench.run(call=call, age=age) for call in calls]
+    await until(lambda: bench.clock.planned == len(calls))
+    await bench.worker.dial()
+    for call in calls if age is not None else ():
+        attach = await bench.worker.take(frames.Attach)
+        assert attach.call == call
+        bench.worker.send(frames.Unknown(id=attach.id))
+    for call in calls:
+        run = await bench.worker.take(frames.Run)
+        assert run.call == call
+        bench.worker.send(frames.Result(id=run.id, exit=0))
+    for task in tasks:
+        assert (await task).exit == 0
+
+
 # Interrupt, kill, ack
 
 
