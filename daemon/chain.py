@@ -61,8 +61,8 @@ class Chain:
 
     `prompt` and `answer` are the last step's tokens (after a summary an estimate of what is left), and
     `pending_tokens` estimates what the next request holds on top of them. `answered`: the last step said
-    something that can be read, or called. `call_ids`: ids of all call records. `posts`: idempotency keys, with
-    the number of the last record under each.
+    something that can be read, or called. `pauses`: how often in a row the answer has paused.
+    `call_ids`: ids of all call records. `posts`: idempotency keys, with the number of the last record under each.
     """
 
     def __init__(self, session: str = "") -> None:
@@ -75,6 +75,7 @@ class Chain:
         self.prompt = 0
         self.answer = 0
         self.answered = False
+        self.pauses = 0
         self.steps = 0
         self.pending_tokens = 0
         self.workers_shown = ""
@@ -114,7 +115,7 @@ class Chain:
             return "failed"
         if self._orphans:
             return "interrupted"
-        return "open" if max(self._message, self._result) > self._upto else "closed"
+        return "open" if self.pauses or max(self._message, self._result) > self._upto else "closed"
 
     def add(self, record: Record) -> None:
         """Take the next record in.
@@ -132,7 +133,7 @@ class Chain:
         match header.kind:
             case "start":
                 self.created = header.time
-                self._start = _instant(header.time)
+                self._start = records.instant(header.time)
             case "config":
                 self.config = config
                 self._first = self._first or config
@@ -201,7 +202,9 @@ class Chain:
             self.answer = sum(turns.tokens(record) for record, _ in blocks)
         self._upto = header.upto
         said = turns.answer(blocks, header)
-        self.answered = any(not isinstance(part, Raw) or part.text.strip() for part in said)
+        words = any(not isinstance(part, Raw) or part.text.strip() for part in said)
+        self.answered = words or bool(self.pauses and self.answered)
+        self.pauses = self.pauses + 1 if header.paused else 0
         if said:
             self._settle(header, said, blocks)
         # else what it saw is asked again, together with what comes next
@@ -311,7 +314,7 @@ class Chain:
         if header.truncated:
             where = f", the whole output is in {header.full_output}" if header.full_output else ""
             notes.append(f"{header.truncated} earlier lines cut{where}")
-        if self._start is not None and (time := _instant(header.time)) is not None:
+        if self._start is not None and (time := records.instant(header.time)) is not None:
             notes.append(f"{(time - self._start).total_seconds():.0f} s since the session's start")
         if self._asked:
             notes.append(f"{self._asked} tokens of context used")
@@ -334,12 +337,3 @@ def status(all_records: Iterable[Record]) -> Status:
 def context(all_records: Iterable[Record], session: str = "") -> Context:
     """What the next request of a session of these records holds."""
     return fold(all_records, session).context()
-
-
-def _instant(time: str) -> datetime | None:
-    """A record's time; None for one that is not RFC 3339, which costs a note and not the session."""
-    try:
-        instant = datetime.fromisoformat(time)
-    except ValueError:
-        return None
-    return instant if instant.tzinfo else None

@@ -8,7 +8,6 @@ from msgspec import structs
 
 from daemon.harness import tools
 from daemon.harness.errors import Invalid
-from daemon.harness.session import Session
 from daemon.harness.step import Models
 from daemon.protocol import api
 from daemon.protocol.records import Config, Limits, WorkerRef
@@ -35,11 +34,6 @@ def made(create: api.Create, models: Models) -> Config:
         tools=config.tools or tools.default_set(config.model),
         input=config.input or known.input,
     )
-
-
-def of(session: Session) -> Config:
-    """The session's config as it stands; an empty one where a file has none."""
-    return session.chain.config or Config(model="")
 
 
 def with_workers(config: Config, workers: Sequence[WorkerRef]) -> Config:

@@ -180,7 +180,7 @@ class Harness:
                     await self.stop(id, via)
                 self._check_writable(session)
                 await session.append(draft("end", via=via, reason="ended"))
-        for ref in configs.of(session).workers:
+        for ref in session.config.workers:
             self._release(session.id, ref.name)
 
     async def set_workers(self, id: str, via: str, workers: Sequence[WorkerRef]) -> int:
@@ -334,7 +334,7 @@ class Harness:
         _check_name("via", via)
         session = await self._sessions.get(id)
         self._check_writable(session)
-        before = configs.of(session)
+        before = session.config
         after = change(before)
         configs.check(after, self._models)
         with translated():

@@ -8,7 +8,7 @@ from daemon.chain import Chain
 from daemon.harness.counts import Counts
 from daemon.harness.live import LiveReaders
 from daemon.protocol.api import Origin
-from daemon.protocol.records import Record
+from daemon.protocol.records import Config, Record
 from daemon.provider.base import Wire
 from daemon.statefile.errors import Damage, StateFileError
 from daemon.statefile.writer import Log
@@ -54,6 +54,11 @@ class Session:
     def damage(self) -> Damage | None:
         """Where the file stops being a session: a record that does not read, or whose body makes no sense."""
         return self.bad or self.log.damage
+
+    @property
+    def config(self) -> Config:
+        """The config as it stands; one without a model where the file has none."""
+        return self.chain.config or Config(model="")
 
     @property
     def stepping(self) -> bool:

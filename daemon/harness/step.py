@@ -11,9 +11,8 @@ from typing import Final, Protocol, assert_never
 import aiohttp
 import structlog
 
-from daemon.chain import Context
-from daemon.harness import agents, prompt, tools
-from daemon.harness.calls import Calls
+from daemon.harness import agents, limits, prompt, tools
+from daemon.harness.carrying import Carrier
 from daemon.harness.counts import Counts
 from daemon.harness.session import Session
 from daemon.pool import Pool
@@ -42,6 +41,7 @@ ABNORMAL: Final[dict[End, str]] = {
     "paused": "the provider paused in the middle of the answer; retry to let it go on",
 }
 PAUSES: Final = 10  # times that an answer may pause and is asked to go on
+REFUSED: Final[frozenset[End]] = frozenset({"refusal", "filter"})
 EMPTY: Final = "the model answered with nothing; post a message or retry to go on"
 
 log = structlog.get_logger()
@@ -72,76 +72,73 @@ class Stepper:
         self._pool = pool
         self._models = models
         self._http = http
-        self._group = group
         self._release = release
         self._clock = clock
         self._counts = counts
-        self._calls = Calls(pool)
+        self._calls = Carrier(pool, group, clock, counts)
 
     async def step(self, session: Session) -> Status:
         """One cycle; returns the status after it.
 
         Interrupted: each call without a result is settled with its worker, which gives the real result where it
         knows one, and the next cycle goes on. Otherwise the model is asked, unless a limit is reached: then an error
-        says so and nothing is called. Everything the model said is durable before any of it is acted on.
+        says so and nothing is called. What the model said, and an error about it, are durable before any of it is
+        acted on. An answer that paused leaves the session open, so the next cycle lets it go on.
         """
         chain = session.chain
         if chain.orphans:
-            await self._carry_out(session, chain.orphans, resumed=True)
+            await self._calls.settle(session, chain.orphans)
             return chain.status
-        await self._introduce(session)
-        config, context = _config(session), chain.context()
         try:
+            config = session.config
             provider, model = self._models.resolve(config.model)
-            if over := self._over(session, config, model):
+            await self._introduce(session, config)
+            if over := limits.reached(chain, config, model, self._clock()):
                 raise ProviderError(over, code="limit")
-            calls, outcome = await self._ask(session, provider, model, config, context)
-            for _ in range(PAUSES):
-                if calls or outcome.end != "paused":
-                    break
-                calls, outcome = await self._ask(session, provider, model, config, chain.context())
+            await self._ask(session, config, provider, model)
         except ProviderError as error:
             await session.append(error_draft(error.code, error.message))
             return chain.status
-        if calls:
-            await self._carry_out(session, calls, resumed=False)
-        elif word := _abnormal(session, outcome):
-            await session.append(error_draft(outcome.end, word))
+        if chain.orphans and chain.status != "failed":
+            await self._calls.run(session, chain.orphans)
         return chain.status
 
-    async def _ask(
-        self, session: Session, provider: Provider, model: Model, config: Config, context: Context
-    ) -> tuple[Sequence[Record], Outcome]:
+    async def _ask(self, session: Session, config: Config, provider: Provider, model: Model) -> None:
         """Send the context, append each block as it completes, close them with the step record."""
-        query = Query(model, context, tools.offered(config.tools), config.params, session.id)
+        context = session.chain.context()
+        try:
+            offered = tools.offered(config.tools)
+        except ValueError as error:  # a tool of another release
+            raise ProviderError(str(error), code="tools") from error
+        query = Query(model, context, offered, config.params, session.id)
         request = await compiled(provider, query, session.wire)
         sent = self._clock()
-        step, blocks, outcome = await self._receive(session, provider, request)
+        step_id, blocks, outcome = await self._receive(session, provider, request)
         closing = draft(
             "step",
-            id=step,
+            id=step_id,
             provider=provider.name,
             upto=context.upto,
             model=model.name,
             harness=self._release,
             request=sha256(request.body).hexdigest(),
-            sent=_stamp(sent),
+            sent=records.stamp(sent),
             usage=outcome.usage,
             cache=request.marks,
             stop=outcome.stop,
+            paused=outcome.end == "paused",
         )
-        await session.append(closing)
+        await session.append(closing, *_about(session, outcome, blocks))
         self._counts.step(provider.name, outcome.usage)
-        return [block for block in blocks if block.kind == "call"], outcome
 
     async def _receive(
         self, session: Session, provider: Provider, request: Request
     ) -> tuple[str, Sequence[Record], Outcome]:
-        """Append each block of the answer as it completes: the step's id, those that count, how it ended.
+        """The step's id, the blocks that count, each appended as it completed, and how the answer ended.
 
         Where a try broke off, the next one has a new id: what came before stays unclosed and never counts.
         """
-        step, blocks = secrets.token_hex(8), list[Record]()
+        step_id, blocks = secrets.token_hex(8), list[Record]()
         outcome: Outcome | None = None
         self._counts.tries[provider.name] += 1
         async with aclosing(stream(provider, request, session=self._http)) as events:
@@ -150,7 +147,7 @@ class Stepper:
                     case Delta():
                         session.live.put(api.Delta(event.kind, event.text, event.block, name=event.name))
                     case Block():
-                        block = self._block(session, event, step, provider.name, blocks)
+                        block = _block(session, event, step_id, provider.name)
                         blocks += await session.append(block, durable=False)
                     case Retry():
                         self._counts.tries[provider.name] += 1
@@ -159,58 +156,17 @@ class Stepper:
                         session.live.put(api.RetryEvent(event.why, event.wait, event.attempt))
                         if event.restart:
                             session.live.put(api.Restart())
-                            step, blocks = secrets.token_hex(8), []
+                            step_id, blocks = secrets.token_hex(8), []
                     case Outcome():
                         outcome = event
                     case _:
                         assert_never(event)
         if outcome is None:
             raise ProviderError("the provider's answer had no end", code="provider")
-        return step, blocks, outcome
+        return step_id, blocks, outcome
 
-    def _block(
-        self, session: Session, block: Block, step: str, provider: str, before: Sequence[Record]
-    ) -> Record:
-        """A block as a record; a call keeps the provider's id where the session has no other call of that id."""
-        taken = block.id in session.chain.call_ids or any(record.id == block.id for record in before)
-        id = "" if taken else block.id
-        signed = provider if block.kind == "thinking" or block.type != records.TEXT else ""
-        return draft(block.kind, block.body, block.type, id=id, step=step, provider=signed)
-
-    async def _carry_out(self, session: Session, calls: Sequence[Record], *, resumed: bool) -> None:
-        """Carry out calls side by side, each result appended as it comes. Cancelled, the calls go on."""
-        now = self._clock()
-        for call in calls:
-            if call.id not in session.calls:
-                age = (now - datetime.fromisoformat(call.header.time)).total_seconds() if resumed else None
-                session.calls[call.id] = self._group.create_task(
-                    self._carry_out_one(session, call, age), name=f"call {session.id} {call.id}"
-                )
-        tasks = [session.calls[call.id] for call in calls if call.id in session.calls]
-        await asyncio.wait(tasks)
-        for task in tasks:
-            if not task.cancelled() and (error := task.result()) is not None:
-                raise error
-
-    async def _carry_out_one(self, session: Session, call: Record, age: float | None) -> Exception | None:
-        def show(chunk: bytes) -> None:
-            session.live.put(api.Delta("output", chunk.decode("utf-8", "replace"), call=call.id))
-
-        try:
-            result = await self._calls.perform(session.id, _config(session), call, age=age, on_output=show)
-            await session.append(result)
-            self._counts.calls[result.header.failed] += 1
-            if result.header.worker:
-                self._pool.ack(result.header.worker, session.id, call.id)
-        except Exception as error:  # noqa: BLE001 - told to the pass that waits for it; the daemon goes on
-            return error
-        finally:
-            session.calls.pop(call.id, None)
-        return None
-
-    async def _introduce(self, session: Session) -> None:
+    async def _introduce(self, session: Session, config: Config) -> None:
         """Before the first step the AGENTS.md files; before any step the workers, when the list has changed."""
-        config = _config(session)
         found: list[Record] = []
         if session.chain.steps == 0 and not session.chain.workers_shown:
             found = await agents.scan(self._pool, config.workers)
@@ -218,36 +174,29 @@ class Stepper:
         if shown != session.chain.workers_shown:
             await session.append(*found, draft("system", shown, source="workers"), durable=False)
 
-    def _over(self, session: Session, config: Config, model: Model) -> str:
-        """Why no further request may be sent, empty when one may."""
-        chain, limits = session.chain, config.limits
-        limit = config.context or model.context
-        need = chain.prompt + chain.answer + chain.pending_tokens
-        if limit and need > limit:
-            return f"past the context limit: the next request would hold about {need} tokens of {limit}"
-        if limits.steps and chain.steps >= limits.steps:
-            return f"limits.steps is reached: {chain.steps} of {limits.steps} steps"
-        used = chain.usage.prompt + chain.usage.output
-        if limits.tokens and used >= limits.tokens:
-            return f"limits.tokens is reached: {used} of {limits.tokens} tokens"
-        seconds = (self._clock() - datetime.fromisoformat(chain.created)).total_seconds()
-        if limits.seconds and seconds >= limits.seconds:
-            return f"limits.seconds is reached: {seconds:.0f} of {limits.seconds:g} s"
-        return ""
+
+def _block(session: Session, block: Block, step_id: str, provider: str) -> Record:
+    """A block as a record; a call keeps the provider's id where the session has no other call of that id."""
+    id = "" if block.id in session.chain.call_ids else block.id
+    signed = "" if block.kind == "text" and block.type == records.TEXT else provider
+    return draft(block.kind, block.body, block.type, id=id, step=step_id, provider=signed)
 
 
-def _abnormal(session: Session, outcome: Outcome) -> str:
-    """Why an answer without a call is not a finished one, empty when it is."""
-    word = ABNORMAL.get(outcome.end, "") or ("" if session.chain.answered else EMPTY)
-    return f"{word} ({outcome.detail})" if word and outcome.detail else word
+def _about(session: Session, outcome: Outcome, blocks: Sequence[Record]) -> list[Record]:
+    """What is written with the step record when the answer is not a finished one: an error that names why.
 
-
-def _config(session: Session) -> Config:
-    config = session.chain.config
-    if config is None:
-        raise records.BadRecord(f"session {session.id} has no config record")
-    return config
-
-
-def _stamp(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    Calls in front of a cut are whole and are carried out; those of an answer that was refused or filtered are not.
+    """
+    calls = [block for block in blocks if block.kind == "call"]
+    if outcome.end == "paused" and session.chain.pauses < PAUSES:
+        return []
+    if calls and outcome.end not in REFUSED:
+        return []
+    said = any(block.kind == "text" and block.text().strip() for block in blocks)
+    answered = said or (session.chain.pauses > 0 and session.chain.answered)
+    why = ABNORMAL.get(outcome.end, "") or ("" if answered else EMPTY)
+    if not why:
+        return []
+    why = f"{why} ({outcome.detail})" if outcome.detail else why
+    undone = [draft("result", f"not carried out: {why}", for_=call.id, failed=True) for call in calls]
+    return [*undone, error_draft(outcome.end, why)]

@@ -10,6 +10,7 @@ import structlog
 from daemon.harness import calls
 from daemon.harness.session import Session
 from daemon.pool import Pool, Refused, WorkerGone
+from daemon.protocol import records
 from daemon.protocol.records import Record, draft
 
 ASK_TIME: Final = 1.0  # seconds for a worker to take an interrupt or a kill
@@ -28,7 +29,7 @@ async def end_calls(session: Session, pool: Pool, started: datetime) -> list[Rec
     await _end_tasks(session, pool)
     drafts = []
     for call in session.chain.orphans:
-        if call.id in begun or datetime.fromisoformat(call.header.time) < started:
+        if call.id in begun or _before(call, started):
             why = "it was stopped, and its end was not confirmed in time"
             drafts.append(calls.unknown(call.id, calls.worker_of(call), why))
         else:
@@ -68,3 +69,8 @@ async def _ask(requests: Iterable[Coroutine[Any, Any, object]]) -> None:
                 group.create_task(one(request), name="stop a call")
     except TimeoutError:
         log.warning("worker did not answer a stop in time")
+
+
+def _before(call: Record, moment: datetime) -> bool:
+    recorded = records.instant(call.header.time)
+    return recorded is None or recorded < moment

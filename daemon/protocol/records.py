@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -95,6 +96,7 @@ class Header(Struct, frozen=True, omit_defaults=True, rename={"for_": "for"}):
     usage: Usage | None = None
     cache: tuple[int, ...] = ()
     stop: str = ""
+    paused: bool = False  # on a step: the answer stopped half way and is asked to go on
     reason: str = ""
 
 
@@ -310,3 +312,17 @@ def check(line: bytes, body: bytes) -> None:
 def decoder() -> framing.Decoder[Header]:
     """A framing decoder for records; the check sum is the caller's to verify with `check`."""
     return framing.Decoder(parse_header, MAX_HEADER, MAX_BODY)
+
+
+def instant(time: str) -> datetime | None:
+    """A record's time; None for one that is not RFC 3339 with a zone, which must not cost more than a note."""
+    try:
+        moment = datetime.fromisoformat(time)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else None
+
+
+def stamp(moment: datetime) -> str:
+    """A moment in UTC as records write it."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,72 @@
+"""Have a session's calls carried out side by side, each result appended as it comes."""
+
+import asyncio
+import codecs
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from daemon.harness.calls import Calls
+from daemon.harness.counts import Counts
+from daemon.harness.session import Session
+from daemon.pool import Pool
+from daemon.protocol import api, records
+from daemon.protocol.records import Record
+
+
+class Carrier:
+    """Keeps the tasks of calls with their session, so that whoever waits for them can be cancelled and they go on."""
+
+    def __init__(
+        self, pool: Pool, group: asyncio.TaskGroup, clock: Callable[[], datetime], counts: Counts
+    ) -> None:
+        self._pool = pool
+        self._group = group
+        self._clock = clock
+        self._counts = counts
+        self._calls = Calls(pool)
+
+    async def run(self, session: Session, calls: Sequence[Record]) -> None:
+        """Carry out calls that nobody has begun. Raises what kept a result from being recorded."""
+        await self._carry_out(session, calls, begun=False)
+
+    async def settle(self, session: Session, calls: Sequence[Record]) -> None:
+        """The same for calls that may have been begun before: each worker is asked first, nothing is done twice."""
+        await self._carry_out(session, calls, begun=True)
+
+    async def _carry_out(self, session: Session, calls: Sequence[Record], *, begun: bool) -> None:
+        for call in calls:
+            if call.id not in session.calls:
+                session.calls[call.id] = self._group.create_task(
+                    self._one(session, call, begun), name=f"call {session.id} {call.id}"
+                )
+        going = {session.calls[call.id] for call in calls}
+        while going:
+            done, going = await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if not task.cancelled() and (error := task.result()) is not None:
+                    raise error
+
+    async def _one(self, session: Session, call: Record, begun: bool) -> Exception | None:
+        """Carry out one call and append its result. An error is returned: raised, it would end the daemon's group."""
+        characters = codecs.getincrementaldecoder("utf-8")("replace")
+
+        def show(chunk: bytes) -> None:
+            session.live.put(api.Delta("output", characters.decode(chunk), call=call.id))
+
+        try:
+            age = self._age(call) if begun else None
+            result = await self._calls.perform(session.id, session.config, call, age=age, on_output=show)
+            await session.append(result)
+        except Exception as error:  # noqa: BLE001 - see the docstring
+            return error
+        finally:
+            session.calls.pop(call.id, None)
+        self._counts.calls[result.header.failed] += 1
+        if result.header.worker:
+            self._pool.ack(result.header.worker, session.id, call.id)
+        return None
+
+    def _age(self, call: Record) -> float:
+        """Seconds since a call was recorded; a clock that was set back makes it no younger than now."""
+        recorded = records.instant(call.header.time)
+        return max(0.0, (self._clock() - recorded).total_seconds()) if recorded else float("inf")
