@@ -199,6 +199,61 @@ async def test_a_file_removed_while_its_session_is_loaded_ends_that_session_alon
         await works(on, good)
 
 
+@pytest.mark.parametrize("what", ["appended", "cut", "emptied", "replaced"])
+async def test_a_file_that_another_program_changes_under_a_loaded_session_is_read_anew(
+    alone: Stage, what: str
+) -> None:
+    async with driver(alone) as on:
+        changed, good = await two(on)
+        file = alone.path(changed)
+        whole = file.read_bytes()
+        match what:
+            case "appended":
+                with file.open("ab") as opened:
+                    opened.write(b"not a record")
+            case "cut":
+                with file.open("r+b") as opened:
+                    opened.truncate(len(whole) - 10)
+            case "emptied":
+                with file.open("r+b") as opened:
+                    opened.truncate(0)
+            case _:
+                other = file.with_suffix(".new")
+                other.write_bytes(whole)
+                other.replace(file)
+        with pytest.raises(ApiFailure) as refused:
+            await on.post(changed, "Still there?")
+        assert refused.value.status in (507, 409)
+        await works(on, good)
+        if what == "emptied":
+            with pytest.raises(ApiFailure) as refused:
+                await on.post(changed, "Still there?")
+            assert refused.value.status == 409
+            assert (await on.client.info(changed)).status == "damaged"
+        else:
+            await works(on, changed)
+            assert len([record for record in alone.daemon.file(changed) if record.kind == "message"]) == 2
+        alone.daemon.kill()
+        await alone.daemon.start()
+        await works(on, good)
+
+
+@pytest.mark.parametrize("garbage", [b"", b"garbage" * 1000])
+async def test_an_index_that_does_not_read_is_made_anew(alone: Stage, garbage: bytes) -> None:
+    async with driver(alone) as on:
+        made = await two(on)
+        before = await on.client.list()
+        alone.daemon.kill()
+        spoilt = [path for path in alone.data.rglob("index*") if path.is_file()]
+        assert spoilt
+        for path in spoilt:
+            path.write_bytes(garbage)
+        await alone.daemon.start()
+        assert await on.client.list() == before
+        for session in made:
+            await works(on, session)
+
+
 async def becomes_unlisted(on: Driver, session: str) -> None:
     async with asyncio.timeout(10):
         while session in {info.id for info in await on.client.list()}:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -87,6 +88,21 @@ async def test_a_keeper_killed_together_with_the_daemon_leaves_an_unknown_result
         assert "effect unknown" in result(found).text()
         assert here.ran() == [session]
         assert await here.mock.get("bad") == []
+
+
+async def test_a_worker_that_lost_its_journal_does_not_run_again_what_it_may_have_run(here: Stage) -> None:
+    async with driver(here) as on:
+        await on.closes(await on.session("Go."))
+        (session,) = await running(on, UNTIL_GO)
+        here.daemon.kill()
+        await kill_keeper(here)
+        (here.folder / "go").touch()
+        shutil.rmtree(here.scratch)
+        await here.daemon.start()
+        found = await on.closes(session)
+        judge(found)
+        assert "journal is younger than the call" in result(found).text()
+        assert here.ran().count(session) == 1
 
 
 async def test_runs_that_end_while_the_daemon_is_dead_give_their_real_results(here: Stage) -> None:
