@@ -1,13 +1,15 @@
 """Ten clients at once on the same sessions, at random, while the provider fails in every way it can."""
 
 import asyncio
+import os
 import random
-from collections.abc import Awaitable, Iterator
+import signal
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from daemon.client import ApiFailure, Client
+from daemon.client import ApiFailure, Client, Unreachable
 from daemon.protocol import api
 from daemon.protocol.records import TEXT, WorkerRef
 from tests.e2e.driving import VIA, Driver, Stage, driver, judge, pause, stage
@@ -90,5 +92,89 @@ async def test_ten_clients_that_post_stop_retry_and_configure_at_random_meet_no_
             judge(found)
             stored = [(record.n, record.text()) for record in found if record.kind == "message"]
             assert sorted(stored) == sorted(texts)
+        assert await alone.mock.get("bad") == []
+        assert "Traceback" not in alone.daemon.log()
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+async def test_everything_at_once_for_a_minute_and_a_half_breaks_no_promise(alone: Stage) -> None:
+    """Clients post, stop, retry and configure; the provider breaks off; daemon, keeper and shells are killed."""
+    script = {"calls": 4, "parallel": 3, "first_delay": 0.02, "event_delay": 0.003}
+    code = "echo {conv}.{k}.{p} >> ran; [ $((RANDOM % 20)) = 0 ] && kill -9 $$; sleep 0.0$((RANDOM % 10))"
+    troubles: tuple[dict[str, Any], ...] = (
+        {"trouble": ""},
+        {"trouble": "cut", "tries": 1, "every": 3, "after": 7},
+        {"trouble": "status", "status": 529, "tries": 1, "every": 2},
+    )
+    posted: dict[str, list[str]] = {}
+    over = asyncio.Event()
+
+    async def until_answered(work: Callable[[], Awaitable[Any]]) -> None:
+        while not over.is_set():
+            try:
+                await unless_conflict(work())
+            except Unreachable:
+                await pause(0.05)
+            except ApiFailure as error:
+                if error.status != 503:
+                    raise
+                await pause(0.05)
+            else:
+                return
+
+    async def disturb(on: Driver, session: str) -> None:
+        number = 0
+        while not over.is_set():
+            await pause(random.random() * 0.4)
+            number += 1
+            match random.randrange(5):
+                case 0:
+                    await until_answered(lambda: on.client.stop(session, VIA))
+                case 1 | 2:
+                    await until_answered(lambda: on.client.retry(session))
+                case _:
+                    text, key = f"Message {number}.", f"{session}-{number}"
+
+                    async def post(text: str = text, key: str = key) -> None:
+                        await on.client.post(session, [api.Part(TEXT, text.encode())], VIA, key)
+                        posted[session].append(text)
+
+                    await until_answered(post)
+
+    async def break_things(on: Driver) -> None:
+        until = asyncio.get_running_loop().time() + 90
+        while asyncio.get_running_loop().time() < until:
+            await pause(random.random() * 1.5)
+            what = random.randrange(4)
+            if what in (0, 1):
+                await asyncio.to_thread(alone.daemon.kill)
+            if what in (1, 2) and (pid := alone.keeper()):
+                os.kill(pid, signal.SIGKILL)
+            if what in (0, 1):
+                await alone.daemon.start()
+            await alone.mock.config(**random.choice(troubles))
+        over.set()
+
+    async with driver(alone) as on:
+        await alone.mock.config(code=code, **script)
+        for _ in range(4):
+            posted[await on.session("Go.")] = []
+        async with asyncio.TaskGroup() as group:
+            for session in posted:
+                group.create_task(disturb(on, session), name=f"disturb {session}")
+            await break_things(on)
+        await alone.mock.config(trouble="")
+        for session, texts in posted.items():
+            async with asyncio.timeout(120):
+                while (await on.rests(session)).status != "closed":
+                    await on.client.retry(session)
+            found = await on.closes(session)
+            judge(found)
+            said = [record.text() for record in found if record.kind == "message"][1:]
+            assert len(set(said)) == len(said)
+            assert set(texts) <= set(said), "an acknowledged post is not in the file"
+        ran = alone.ran()
+        assert len(set(ran)) == len(ran), "something ran twice"
         assert await alone.mock.get("bad") == []
         assert "Traceback" not in alone.daemon.log()
