@@ -16,7 +16,7 @@ from typing import Final, TextIO
 import structlog
 from msgspec import Struct
 
-from daemon import config
+from daemon import admission, config
 from daemon.api import keys, listening, server
 from daemon.api.keys import Keys
 from daemon.api.server import ListenError, Served
@@ -116,7 +116,7 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
     version = release()
     ending = asyncio.Event()
     _on_signals(ending)
-    pool = Pool(release=version, on_change=lambda: harness.workers_changed())
+    pool = Pool(release=version, grace=settings.grace, on_change=lambda: harness.workers_changed())
     async with AsyncExitStack() as owned:
         owned.push_async_callback(store.close)
         http = await owned.enter_async_context(open_session())
@@ -137,6 +137,7 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
                 owned.push_async_callback(harness.close)
                 async with AsyncExitStack() as listeners:
                     served = await _listen(listeners, parts, harness, version)
+                    await _admit_workers(listeners, settings.data / admission.SOCKET, pool, root)
                     root.create_task(_keep_local(pool, settings.scratch, version), name="local worker")
                     await parts.providers.refresh(LISTING_WAIT)
                     await harness.resume()
@@ -179,6 +180,15 @@ async def _listen(listeners: AsyncExitStack, parts: Parts, harness: Harness, ver
         raise StartError(str(error)) from error
     log.warning("going on with the Unix socket alone", why=why)
     return served
+
+
+async def _admit_workers(listeners: AsyncExitStack, path: Path, pool: Pool, root: asyncio.TaskGroup) -> None:
+    """Let workers of this machine dial. Where they cannot, the daemon goes on without them."""
+    door = admission.Door(admission.OwnWord(), pool.serve, root)
+    try:
+        await listeners.enter_async_context(admission.on_unix(path, door))
+    except ListenError as error:
+        log.warning("no worker but the local one can dial", why=str(error))
 
 
 async def _keep_local(pool: Pool, scratch: Path, version: str) -> None:

@@ -17,6 +17,7 @@ T = TypeVar("T")
 SYSTEM_FILE: Final = Path("/etc/outrider/outrider.toml")
 STORED: Final = "providers.toml"  # in the data folder: providers that were set while a daemon ran
 LISTEN: Final = ("127.0.0.1:4600",)
+GRACE: Final = 600.0  # seconds that a call waits for its worker to dial again
 SOCKET_LIMIT: Final = 107  # bytes of a Unix socket's path that the kernel takes
 KINDS: Final = ("anthropic", "openai", "openai-chat", "google", "bedrock", "rehearsal")
 KEYS: Final[Mapping[str, str]] = {  # a provider whose key stands in the environment needs no table
@@ -77,7 +78,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     `model` is the default of new sessions, empty when none is named. `stored` and `written` are what `providers` is
     made of: the data folder's own tables and those of outrider.toml, which go first. `insecure`: addresses that are
-    not loopback may go without TLS. `warnings`: lines for the operator.
+    not loopback may go without TLS. `grace`: seconds that a call waits for a worker that is gone. `warnings`: lines for
+    the operator.
     """
 
     data: Path
@@ -88,6 +90,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     model: str
     tls: Tls | None
     insecure: bool
+    grace: float
     providers: Mapping[str, ProviderEntry]
     stored: Mapping[str, Any]
     written: Mapping[str, Any]
@@ -103,6 +106,7 @@ class _Defaults(Struct, frozen=True, forbid_unknown_fields=True):
 class _Daemon(Struct, frozen=True, forbid_unknown_fields=True):
     listen: tuple[str, ...] | UnsetType = UNSET
     socket: str = ""
+    grace: Annotated[float, Meta(ge=0)] = GRACE
 
 
 class _Tls(Struct, frozen=True, forbid_unknown_fields=True):
@@ -171,6 +175,7 @@ def load(
         model=defaults.model,
         tls=_tls(msgspec.convert(tables.get("tls", {}), _Tls)),
         insecure=insecure,
+        grace=daemon.grace,
         providers=providers(stored, written, environ, warnings),
         stored=stored,
         written=written,
@@ -178,6 +183,12 @@ def load(
         files=tuple(files),
         warnings=tuple(warnings),
     )
+
+
+def workers_folder(environ: Mapping[str, str]) -> Path:
+    """Where the workers that are started by hand have their scratch folders, one a name."""
+    home = Path(environ.get("HOME") or Path.home())
+    return _xdg(environ, "XDG_STATE_HOME", home / ".local/state") / "outrider/workers"
 
 
 def address(text: str) -> Address:

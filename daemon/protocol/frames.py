@@ -126,7 +126,8 @@ class Hello(_Frame, frozen=True, tag="hello"):
     """First frame of a connection.
 
     `journal_age`: seconds since the worker's journal was begun; a call older than it that the journal does
-    not know may have run before the journal was lost. `runs`: [session, call] still known.
+    not know may have run before the journal was lost. `running`: runs that go or wait; `environments`: interpreters
+    that are alive; both as the connection was made. `runs`: [session, call] still known.
     """
 
     protocol: int
@@ -142,6 +143,8 @@ class Hello(_Frame, frozen=True, tag="hello"):
     memory: int = 0
     started: str = ""
     journal_age: float = 0.0
+    running: int = 0
+    environments: int = 0
     runs: tuple[tuple[str, str], ...] = ()
 
 

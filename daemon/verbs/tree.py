@@ -4,12 +4,13 @@ from typing import Final
 
 import click
 
-from daemon.verbs.commands import daemons, sessions, setup, talking
+from daemon.verbs.commands import daemons, sessions, setup, talking, working
 
 GROUPS: Final = {
     "Run the daemon": ("up", "down", "daemon", "doctor"),
     "Talk to an agent": ("run", "new", "post", "tail"),
     "Manage sessions": ("ls", "info", "config", "fork", "stop", "retry", "end"),
+    "Be a worker": ("worker",),
     "Set up": ("workers", "models", "providers", "key", "completion"),
 }
 WIDTH: Final = 100  # columns of help: longer lines are hard to read
@@ -53,6 +54,6 @@ def outrider(ctx: click.Context, socket: str, url: str) -> None:
     ctx.obj = (socket, url)
 
 
-for module in (daemons, talking, sessions, setup):
+for module in (daemons, talking, sessions, setup, working):
     for command in module.COMMANDS:
         outrider.add_command(command)

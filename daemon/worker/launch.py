@@ -72,7 +72,7 @@ async def _usable(path: Path, release: str) -> bool:
     except OSError:
         return False
     try:
-        hello = await _hello(reader)
+        hello = await hello_of(reader)
         if hello is None:
             return False
         if hello.release == release:
@@ -91,7 +91,7 @@ async def _usable(path: Path, release: str) -> bool:
         writer.close()
 
 
-async def _hello(reader: asyncio.StreamReader) -> frames.Hello | None:
+async def hello_of(reader: asyncio.StreamReader) -> frames.Hello | None:
     """The first frame of a connection, None where the keeper ends before it; raises LaunchError when it hangs."""
     decoder = frames.harness_decoder()
     try:
@@ -163,10 +163,11 @@ def _told(fd: int) -> str:
 
 async def end(scratch: Path) -> None:
     """End the keeper of `scratch` with its environments; done when it is gone, at once where none runs."""
-    await asyncio.to_thread(_end, scratch / keeper.LOCK)
+    await asyncio.to_thread(end_holder, scratch / keeper.LOCK)
 
 
-def _end(lock: Path) -> None:
+def end_holder(lock: Path) -> None:
+    """End the process that holds a lock file, by SIGTERM, after END_WAIT by SIGKILL; done when it is gone. Blocks."""
     pid = keeper.holder(lock)
     if not pid:
         return

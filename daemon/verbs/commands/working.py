@@ -1,0 +1,76 @@
+"""How the verb that makes this machine a worker is written."""
+
+import os
+from typing import Any, Final
+
+import click
+
+from daemon.verbs.options import Verb, json_option
+
+
+def which(verb: Verb) -> Verb:
+    """The options that name a worker of this machine, given to the verb."""
+    verb = click.option("--name", default="", metavar="NAME", help="The worker's name.")(verb)
+    return click.option(
+        "--scratch", default="", metavar="FOLDER", help="Its folder; else one of its own for each name."
+    )(verb)
+
+
+@click.group(
+    invoke_without_command=True,
+    subcommand_metavar="[status | down]",
+    short_help="Be a worker of a daemon; see how it stands.",
+)
+@click.option(
+    "--connect", default="", metavar="SOCKET", help="The socket at which the daemon's workers dial."
+)
+@which
+@click.option("--as-root", is_flag=True, help="Run agents' code as root, where root starts this.")
+@click.pass_context
+def worker(ctx: click.Context, connect: str, name: str, scratch: str, as_root: bool) -> Any:
+    """Be a worker of a daemon, in the foreground, until SIGTERM or Ctrl-C.
+
+    \b
+    outrider worker --connect ~/.local/share/outrider/workers.sock --name build
+
+    What runs is kept by a process of its own, the keeper, which stays when this one ends: started again, it goes on
+    as if nothing had been. `outrider worker down` ends both.
+    """
+    if ctx.invoked_subcommand is not None:
+        if connect or as_root:
+            raise click.UsageError(f"--connect and --as-root do not go with `{ctx.invoked_subcommand}`")
+        ctx.obj = (scratch, name)
+        return None
+    if not connect or not name:
+        raise click.UsageError("--connect SOCKET and --name NAME say whose worker this is, and its name")
+    from daemon.verbs import worker as verbs
+
+    return verbs.work(connect, name, scratch, as_root, os.environ)
+
+
+@worker.command("status", short_help="Say how the worker of this machine stands.")
+@which
+@json_option
+@click.pass_obj
+def worker_status(above: tuple[str, str], name: str, scratch: str, json: bool) -> int:
+    """Say how the worker of this machine stands: whether it is connected, what runs there.
+
+    The code is 1 when it is not connected.
+    """
+    from daemon.verbs import worker as verbs
+
+    return verbs.status(scratch or above[0], name or above[1], os.environ, json)
+
+
+@worker.command("down", short_help="End the worker of this machine.")
+@which
+@json_option
+@click.pass_obj
+def worker_down(above: tuple[str, str], name: str, scratch: str, json: bool) -> int:
+    """End the worker of this machine, and all that runs there."""
+    from daemon.verbs import worker as verbs
+
+    return verbs.down(scratch or above[0], name or above[1], os.environ, json)
+
+
+COMMANDS: Final = (worker,)

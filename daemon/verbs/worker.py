@@ -1,0 +1,121 @@
+"""The verbs on a worker of this machine: be one, see how it stands, end it."""
+
+import asyncio
+import importlib.metadata
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from daemon import config
+from daemon.plain import count, line, safe
+from daemon.protocol import dialing
+from daemon.verbs.reach import FAILED, OK, USAGE, VerbError, say, say_json
+from daemon.verbs.tables import ago, facts, local
+from daemon.worker import keeper, station
+
+AS_ROOT: Final = (
+    "this is root, and agents would run their code as root: start it as the user whose files they may touch, "
+    "or say --as-root"
+)
+
+
+def work(connect: str, name: str, scratch: str, as_root: bool, environ: Mapping[str, str]) -> int:
+    """Be the worker `name` of the daemon that listens at `connect`, until a signal ends it."""
+    try:
+        dialing.check_name(name)
+    except dialing.BadNameError as error:
+        raise VerbError(str(error), USAGE) from error
+    if os.geteuid() == 0 and not as_root:
+        raise VerbError(AS_ROOT, USAGE)
+    place = station.Place(
+        scratch=folder(scratch, name, environ),
+        release=importlib.metadata.version("outrider"),
+        socket=config.check_socket(_path(connect)),
+        name=name,
+    )
+    config.check_socket(place.scratch / keeper.SOCKET)
+    station.log_to_stderr()
+    try:
+        asyncio.run(station.work(place))
+    except station.LinkBusy as error:
+        raise VerbError(str(error)) from error
+    return OK
+
+
+def status(scratch: str, name: str, environ: Mapping[str, str], json: bool) -> int:
+    """Say how a worker of this machine stands; 1 when it is not connected."""
+    found = asyncio.run(station.look(the_one(scratch, name, environ)))
+    if json:
+        say_json(found)
+    else:
+        _show(found)
+    return OK if found.state == "connected" else FAILED
+
+
+def _show(found: station.Standing) -> None:
+    since = f", since {local(found.since)} ({ago(found.since)})" if found.since else ""
+    styles = {"connected": "good", "dialing": "failed", "down": "failed"}
+    runs = f"{count(found.running, 'run')} going" if found.keeper_release else ""
+    facts(
+        [
+            ("worker", found.name or "-", ""),
+            ("harness", found.harness, ""),
+            ("state", f"{found.state}{since}", styles[found.state]),
+            ("reason", found.reason, "note"),
+            ("last", f"connected {local(found.connected)}" if found.connected else "never connected", ""),
+            ("link", _process(found.link, found.link_release), ""),
+            ("keeper", _process(found.keeper, found.keeper_release), ""),
+            ("runs", runs, ""),
+            ("environments", str(found.environments) if found.keeper_release else "", ""),
+            ("interpreters", ", ".join(found.interpreters), ""),
+            ("scratch", found.scratch, ""),
+        ]
+    )
+
+
+def _process(pid: int, release: str) -> str:
+    if not pid:
+        return "none runs"
+    return f"pid {pid}, release {release}" if release else f"pid {pid}, does not answer"
+
+
+def down(scratch: str, name: str, environ: Mapping[str, str], json: bool) -> int:
+    """End a worker of this machine: its link, its keeper and what runs there."""
+    link, kept = asyncio.run(station.end(the_one(scratch, name, environ)))
+    if json:
+        say_json({"link": link or None, "keeper": kept or None})
+    elif not link and not kept:
+        say("the worker was not up")
+    else:
+        ended = [f"{what} (pid {pid})" for what, pid in (("link", link), ("keeper", kept)) if pid]
+        say(f"the worker is down: ended {' and '.join(ended)}")
+    return OK
+
+
+def folder(scratch: str, name: str, environ: Mapping[str, str]) -> Path:
+    """A worker's scratch folder: the one that was given, else its own among all of this user's."""
+    return _path(scratch) if scratch else config.workers_folder(environ) / name
+
+
+def the_one(scratch: str, name: str, environ: Mapping[str, str]) -> Path:
+    """The scratch folder of the worker that is meant: the only one where none is named. Raises VerbError."""
+    if scratch or name:
+        found = folder(scratch, name, environ)
+        if not found.is_dir():
+            raise VerbError(f"no worker has ever worked in {safe(str(found))}")
+        return found
+    base = config.workers_folder(environ)
+    there = sorted(path for path in base.iterdir() if path.is_dir()) if base.is_dir() else []
+    if not there:
+        raise VerbError(
+            f"no worker has ever worked in {safe(str(base))}: name its folder with --scratch", USAGE
+        )
+    if len(there) > 1:
+        names = ", ".join(line(path.name) for path in there)
+        raise VerbError(f"there are several workers here: name one of them with --name: {names}", USAGE)
+    return there[0]
+
+
+def _path(text: str) -> Path:
+    return Path(os.path.abspath(Path(text).expanduser()))

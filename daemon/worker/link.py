@@ -1,0 +1,172 @@
+"""The link: dials the harness, splices it with the keeper, and dials again for ever; it holds nothing to be lost."""
+
+import asyncio
+import contextlib
+import logging
+import random
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Awaitable, Callable
+from typing import Final, NoReturn
+
+import msgspec
+
+from daemon.protocol import dialing, frames
+
+FIRST_WAIT: Final = 0.2  # seconds until the harness is dialled again; doubled each time
+LONGEST_WAIT: Final = 5.0
+HELD: Final = (
+    LONGEST_WAIT  # seconds after which a connection counts as one: two links of one name do not race
+)
+PIECE: Final = 64 << 10  # bytes taken from one side at once; a few of these are all that is ever held
+FIRST_LINE: Final = max(frames.MAX_HEADER, dialing.MAX_LINE) + 1  # bytes of the harness's first line
+CLOSE_WAIT: Final = 2.0  # seconds for what was written last to be taken up
+
+Stream = tuple[StreamReader, StreamWriter]
+log = logging.getLogger(__name__)
+
+
+class Gone(Exception):
+    """A side cannot be reached, or its connection ended; the message says why."""
+
+
+class Redial:
+    """How long to wait before the next try: FIRST_WAIT, doubled up to LONGEST_WAIT, each half to whole of it.
+
+    `random` gives a number from 0 to 1.
+    """
+
+    def __init__(self, random: Callable[[], float]) -> None:
+        self._random = random
+        self._next = FIRST_WAIT
+
+    def wait(self) -> float:
+        """Seconds until the next try."""
+        whole, self._next = self._next, min(2 * self._next, LONGEST_WAIT)
+        return whole * (0.5 + self._random() / 2)
+
+    def held(self) -> None:
+        """A connection has held: the next loss is a new one."""
+        self._next = FIRST_WAIT
+
+
+class Link:
+    """Splices one harness with one keeper. `harness` and `keeper` open a stream each, or raise Gone.
+
+    `greeting` is what the harness is told before the first frame. `tell` is called with what becomes of the
+    connection: None when it is made, why when it ended or could not be made. `now` and `sleep` are in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        harness: Callable[[], Awaitable[Stream]],
+        keeper: Callable[[], Awaitable[Stream]],
+        greeting: bytes = b"",
+        tell: Callable[[str | None], Awaitable[None]],
+        random: Callable[[], float] = random.random,
+        now: Callable[[], float] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._harness = harness
+        self._keeper = keeper
+        self._greeting = greeting
+        self._tell = tell
+        self._redial = Redial(random)
+        self._now = now
+        self._sleep = sleep
+
+    async def run(self) -> NoReturn:
+        """Be connected, for ever."""
+        now = self._now or asyncio.get_running_loop().time
+        while True:
+            since = None
+            try:
+                async with contextlib.AsyncExitStack() as streams:
+                    keeper = await _opened(streams, self._keeper)
+                    harness = await _opened(streams, self._harness)
+                    harness[1].write(self._greeting)
+                    since = now()
+                    await self._tell(None)
+                    await splice(harness, keeper)
+            except Gone as gone:
+                await self._tell(str(gone))
+            if since is not None and now() - since >= HELD:
+                self._redial.held()
+            await self._sleep(self._redial.wait())
+
+
+async def _opened(streams: contextlib.AsyncExitStack, open: Callable[[], Awaitable[Stream]]) -> Stream:
+    reader, writer = await open()
+    streams.push_async_callback(_close, writer)
+    return reader, writer
+
+
+async def _close(writer: StreamWriter) -> None:
+    """Close a stream once what was written is out, or soon."""
+    writer.close()
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(CLOSE_WAIT):
+            await writer.wait_closed()
+    writer.transport.abort()
+
+
+async def splice(harness: Stream, keeper: Stream) -> NoReturn:
+    """Carry bytes both ways until one side ends. Raises Gone, which says which."""
+    async with asyncio.TaskGroup() as group:
+        up = group.create_task(_up(keeper[0], harness[1]), name="keeper to harness")
+        down = group.create_task(_down(harness[0], keeper[1]), name="harness to keeper")
+        await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+        ended = down if down.done() else up
+        for way in {up, down} - {ended}:
+            way.cancel()
+    raise Gone(ended.result())
+
+
+async def _up(keeper: StreamReader, harness: StreamWriter) -> str:
+    if broke := await _carry(keeper, harness, "the keeper", "the harness"):
+        return broke
+    return "the keeper closed its connection"
+
+
+async def _down(harness: StreamReader, keeper: StreamWriter) -> str:
+    """The first line is looked at: it may be a refusal, or an update, which is nothing for the keeper."""
+    try:
+        first = await harness.readuntil(b"\n")
+    except asyncio.IncompleteReadError as ended:
+        first = ended.partial
+    except asyncio.LimitOverrunError:
+        return "what answers is no harness: its first line does not end"
+    except OSError as error:
+        return f"the connection to the harness broke: {error.strerror or error}"
+    if first and not dialing.is_frame(first):
+        return f"the harness refused it: {dialing.reason_of(first)}"
+    if (update := _update(first)) is not None:
+        return (
+            f"the harness refused it: it wants release {update.release} here, and this worker cannot install "
+            "it by itself yet: install it, then start this again"
+        )
+    keeper.write(first)
+    if broke := await _carry(harness, keeper, "the harness", "the keeper"):
+        return broke
+    return "the harness closed the connection"
+
+
+def _update(line: bytes) -> frames.Update | None:
+    try:
+        return msgspec.json.decode(line, type=frames.Update)
+    except msgspec.MsgspecError:
+        return None
+
+
+async def _carry(source: StreamReader, sink: StreamWriter, of: str, to: str) -> str:
+    """Carry bytes until the source ends, empty then; what broke otherwise."""
+    side = of
+    try:
+        while data := await source.read(PIECE):
+            side = to
+            sink.write(data)
+            await sink.drain()
+            side = of
+    except OSError as error:
+        return f"the connection to {side} broke: {error.strerror or error}"
+    return ""

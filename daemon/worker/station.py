@@ -1,0 +1,212 @@
+"""A worker as a program: one link a scratch folder, what it says of itself to whoever asks, and how it is ended."""
+
+import asyncio
+import logging
+import signal
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from daemon.protocol import dialing, frames
+from daemon.worker import journal, keeper, launch, link
+
+LOCK: Final = "link.lock"
+STATE: Final = "link.json"
+DIAL_WAIT: Final = 5.0  # seconds for a harness to take a connection
+LOOK_WAIT: Final = 3.0  # seconds for a keeper to say hello to who only looks
+AGAIN: Final = 600.0  # seconds after which a reason that stays the same is logged again
+
+log = logging.getLogger(__name__)
+
+
+class LinkBusy(Exception):
+    """Another link serves this scratch folder; the message names its process."""
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Where a worker works and for whom: `socket` is the harness's, `name` what it calls itself there."""
+
+    scratch: Path
+    release: str
+    socket: Path
+    name: str
+
+
+class State(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a link says of itself, in link.json. Times are UTC, empty where there was none.
+
+    `since`: when it came to its present state; `connected`: when it was connected last; `reason`: why it is not.
+    """
+
+    name: str
+    harness: str
+    release: str
+    state: Literal["dialing", "connected"] = "dialing"
+    since: str = ""
+    connected: str = ""
+    reason: str = ""
+
+
+class Standing(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A worker as it is now. `link`, `keeper`: process ids, 0 where none runs; the keeper's part is its own word.
+
+    `state` is `down` where no link runs: what is known of the link is then of the last one.
+    """
+
+    scratch: str
+    name: str = ""
+    harness: str = ""
+    state: Literal["down", "dialing", "connected"] = "down"
+    since: str = ""
+    connected: str = ""
+    reason: str = ""
+    link: int = 0
+    link_release: str = ""
+    keeper: int = 0
+    keeper_release: str = ""
+    interpreters: tuple[str, ...] = ()
+    running: int = 0
+    environments: int = 0
+
+
+async def work(place: Place) -> None:
+    """Be this worker's link, with a keeper beside it, until SIGTERM or SIGINT; the keeper stays. Raises LinkBusy."""
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    try:
+        await asyncio.to_thread(place.scratch.mkdir, mode=0o700, parents=True, exist_ok=True)
+        with keeper.locked(place.scratch / LOCK):
+            async with asyncio.TaskGroup() as group:
+                linking = group.create_task(linked(place).run(), name="link")
+                await ending.wait()
+                linking.cancel()
+    except keeper.Busy:
+        pid = await asyncio.to_thread(keeper.holder, place.scratch / LOCK)
+        raise LinkBusy(f"process {pid} is the worker of {place.scratch} already") from None
+    pid = await asyncio.to_thread(keeper.holder, place.scratch / keeper.LOCK)
+    log.info("the link ends; the keeper, process %d, goes on with what runs there", pid)
+
+
+def linked(place: Place) -> link.Link:
+    """The link of a place: Unix sockets at both its ends."""
+    log_of = Log(place)
+    return link.Link(
+        harness=lambda: dial(place.socket),
+        keeper=lambda: keep(place),
+        greeting=dialing.greeting(place.name),
+        tell=log_of.tell,
+    )
+
+
+async def dial(socket: Path) -> link.Stream:
+    """A stream to the harness's Unix socket. Raises Gone."""
+    try:
+        async with asyncio.timeout(DIAL_WAIT):
+            return await asyncio.open_unix_connection(str(socket), limit=link.FIRST_LINE)
+    except TimeoutError:
+        raise link.Gone(f"the harness does not answer at {socket}") from None
+    except OSError as error:
+        raise link.Gone(f"the harness is not at {socket}: {error.strerror or error}") from error
+
+
+async def keep(place: Place) -> link.Stream:
+    """A stream to the keeper, which is started where none runs. Raises Gone."""
+    try:
+        path = await launch.ensure(place.scratch, place.release)
+        return await asyncio.open_unix_connection(str(path), limit=link.PIECE)
+    except launch.LaunchError as error:
+        raise link.Gone(str(error)) from error
+    except OSError as error:
+        raise link.Gone(f"the keeper went as it was asked: {error.strerror or error}") from error
+
+
+class Log:
+    """Keeps link.json and the log: each change is told, a reason that stays is told now and then."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._state = State(name=place.name, harness=str(place.socket), release=place.release)
+        self._said = 0.0
+
+    async def tell(self, reason: str | None) -> None:
+        """What became of the connection: None when it is made, why when it is not or no more."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        before = self._state
+        time = asyncio.get_running_loop().time()
+        if reason is None:
+            log.info("connected to %s as %s", self._place.socket, self._place.name)
+            made = msgspec.structs.replace(before, state="connected", since=now, connected=now)
+        else:
+            if reason != before.reason or before.state == "connected" or time >= self._said + AGAIN:
+                log.warning("not connected, dialling again: %s", reason)
+                self._said = time
+            since = before.since if before.state == "dialing" and before.since else now
+            made = msgspec.structs.replace(before, state="dialing", since=since, reason=reason)
+        if made == before:
+            return
+        self._state = made
+        with suppress(OSError):  # who looks sees an older state; the connection is worth more
+            await asyncio.to_thread(
+                journal.write_whole, self._place.scratch / STATE, msgspec.json.encode(made)
+            )
+
+
+async def look(scratch: Path) -> Standing:
+    """How the worker of a scratch folder stands. Starts nothing."""
+    pid = await asyncio.to_thread(keeper.holder, scratch / LOCK)
+    said = await asyncio.to_thread(journal.read, scratch / STATE, State)
+    found = Standing(
+        scratch=str(scratch), link=pid, keeper=await asyncio.to_thread(keeper.holder, scratch / keeper.LOCK)
+    )
+    if said is not None:
+        found = msgspec.structs.replace(
+            found,
+            name=said.name,
+            harness=said.harness,
+            state=said.state if pid else "down",
+            since=said.since if pid else "",
+            connected=said.connected,
+            reason="" if pid and said.state == "connected" else said.reason,
+            link_release=said.release if pid else "",
+        )
+    if (hello := await _hello(scratch / keeper.SOCKET)) is None:
+        return found
+    return msgspec.structs.replace(
+        found,
+        keeper_release=hello.release,
+        interpreters=hello.interpreters,
+        running=hello.running,
+        environments=hello.environments,
+    )
+
+
+async def _hello(path: Path) -> frames.Hello | None:
+    """What a keeper says of itself, None where it does not answer."""
+    with suppress(OSError, TimeoutError, launch.LaunchError):
+        async with asyncio.timeout(LOOK_WAIT):
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            try:
+                return await launch.hello_of(reader)
+            finally:
+                writer.close()
+    return None
+
+
+async def end(scratch: Path) -> tuple[int, int]:
+    """End the link and then the keeper of a scratch folder; their process ids, 0 for one that did not run."""
+    found = tuple([await asyncio.to_thread(keeper.holder, scratch / name) for name in (LOCK, keeper.LOCK)])
+    await asyncio.to_thread(launch.end_holder, scratch / LOCK)
+    await launch.end(scratch)
+    return found[0], found[1]
+
+
+def log_to_stderr() -> None:
+    """Have the link's log on stderr."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
