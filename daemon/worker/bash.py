@@ -17,7 +17,7 @@ _TRAP: Final = (
     "\\builtin trap '((${#BASH_SOURCE[@]})) && { \\builtin trap "
     '"((\\${#BASH_SOURCE[@]})) && \\builtin return || :" DEBUG; \\builtin return; }\' URG INT;'
 )
-_PROBE: Final = "\n{ \\builtin trap - DEBUG; \\builtin echo probe %d >&%d; } 2>/dev/null\n"
+_PROBE: Final = b"\n{ \\builtin trap - DEBUG; \\builtin echo probe %d >&%d; } 2>/dev/null\n"
 # `set -o vi` in the code would have the shell edit, and echo, the lines it reads.
 _END: Final = "{ \\builtin echo %d $? >&%d; \\builtin set +o vi +o emacs; } 2>/dev/null\n"
 
@@ -60,16 +60,19 @@ class Bash(Interpreter):
         return (f"bash runs without the login profile, which did not come up: {trouble}",)
 
     async def _try(self, argv: list[str], env: Mapping[str, str]) -> str:
-        trouble = await self._bring_up(argv, env, login.first_line(env, STATUS_FD) + "\n")
+        first = login.first_line(env, STATUS_FD) + "\n"
+        trouble = await self._bring_up(argv, env, first.encode(errors="surrogateescape"))
         if not trouble and self._ready.result():
             trouble = "it makes TMOUT read-only"
             await self._take_down()
         return trouble
 
-    def _order(self, number: int, code: Path) -> str:
+    def _order(self, number: int, code: Path) -> bytes:
         begin = f"{_TRAP} {{ \\builtin echo s >&{STATUS_FD}; }} 2>/dev/null"
         end = _END % (number, STATUS_FD)
-        return f"{begin}; . {shlex.quote(str(code))} </dev/null {STATUS_FD}>&-; {end}"
+        return f"{begin}; . {shlex.quote(str(code))} </dev/null {STATUS_FD}>&-; {end}".encode(
+            errors="surrogateescape"
+        )
 
     def _ask(self) -> asyncio.Future[Any]:
         """Ask whether the shell is back at the control pipe, the gate open again.

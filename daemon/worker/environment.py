@@ -211,6 +211,11 @@ class Reaper:
             return ()
         return processes(answer["processes"])
 
+    async def interpreter(self, pid: int) -> None:
+        """The interpreter has come up as process `pid`: the program that was started may be a wrapper around it."""
+        with contextlib.suppress(ReaperGone):
+            await self.call("interpreter", pid=pid)
+
     async def end(self) -> Ended:
         """End every process of the environment and the reaper itself."""
         try:

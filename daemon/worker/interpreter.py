@@ -83,7 +83,7 @@ class Interpreter(abc.ABC):
         """Come up by `_bring_up`; notes for the model. Raises Refusal."""
 
     @abc.abstractmethod
-    def _order(self, number: int, code: Path) -> str:
+    def _order(self, number: int, code: Path) -> bytes:
         """What the control pipe is told to begin run `number`, that file of code."""
 
     @abc.abstractmethod
@@ -94,7 +94,7 @@ class Interpreter(abc.ABC):
         """A future that is done once a run that was stopped is over, and what stops it can do no harm any more."""
         return self._done
 
-    async def _bring_up(self, argv: Sequence[str], env: Mapping[str, str], first: str = "") -> str:
+    async def _bring_up(self, argv: Sequence[str], env: Mapping[str, str], first: bytes = b"") -> str:
         """Start the program and wait until it is ready; what is wrong, with nothing left of it, or nothing."""
         loop = asyncio.get_running_loop()
         control_read, self._control = pipe_pair()
@@ -122,7 +122,8 @@ class Interpreter(abc.ABC):
             raise
         loop.add_reader(self._status, self._read_status)
         self._reaper.exited.add_done_callback(lambda _: self._exited())
-        self._say(first)
+        if first:
+            self._say(first)
         await first_of(self._ready, self._reaper.exited, self._killed.wanted, within=START_WAIT)
         if self._killed.wanted.done():
             trouble = "it was ended while it started"
@@ -147,9 +148,9 @@ class Interpreter(abc.ABC):
             await self._pump.close()
         return ended
 
-    def _say(self, order: str) -> None:
+    def _say(self, order: bytes) -> None:
         with contextlib.suppress(BlockingIOError, BrokenPipeError, OSError):  # its end comes by the reaper
-            os.write(self._control, order.encode(errors="surrogateescape"))
+            os.write(self._control, order)
 
     def _read_status(self) -> None:
         try:
@@ -214,7 +215,7 @@ class Interpreter(abc.ABC):
         await self._pump.switch(output.Sink(self._later, output.MAX_LATER, lazy=True))
         if self._refused:
             raise Refusal("syntax", self._refused)
-        if going := self._going(living):
+        if going := self._going_on(living):
             notes.append(
                 f"still running in the background: {going}; what is printed until the next run "
                 f"goes to {self._later}"
@@ -229,7 +230,7 @@ class Interpreter(abc.ABC):
             notes=tuple(notes),
         )
 
-    def _going(self, living: tuple[Process, ...]) -> str:
+    def _going_on(self, living: tuple[Process, ...]) -> str:
         """What the run has left behind that goes on, in words; empty for nothing."""
         return listed(living)
 

@@ -10,13 +10,13 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from daemon.protocol import frames
-from daemon.worker import connection, journal, runs, surroundings
+from daemon.worker import connection, interpreters, journal, runs, surroundings
 from daemon.worker.writes import Writes
 
 LOCK: Final = "keeper.lock"
@@ -40,8 +40,15 @@ class Busy(Exception):
 class Keeper:
     """One worker's keeper; everything it holds on disk is under `scratch`."""
 
-    def __init__(self, scratch: Path, release: str, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        scratch: Path,
+        release: str,
+        environ: Mapping[str, str],
+        find: Callable[[Mapping[str, str]], tuple[str, ...]] = interpreters.find,
+    ) -> None:
         self.scratch = scratch
+        self._find = find
         self.release = release
         self._environ = environ
         self._started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -73,9 +80,9 @@ class Keeper:
     async def listening(self) -> AsyncIterator[None]:
         """Locked and listening; on the way out everything that was started is ended. Raises Busy."""
         with contextlib.ExitStack() as held:
-            kept, sock = await asyncio.to_thread(self._open, held)
+            kept, sock, names = await asyncio.to_thread(self._open, held)
             async with asyncio.TaskGroup() as self._tasks:
-                self.runs = runs.Runs(kept, self.spawn, self._environ)
+                self.runs = runs.Runs(kept, self.spawn, self._environ, names)
                 self.runs.on_end = self._run_ended
                 self.writes = Writes(kept, self.spawn)
                 server = await asyncio.start_unix_server(self._connected, sock=sock)
@@ -91,15 +98,19 @@ class Keeper:
                         task.cancel()
                     await self.runs.close(self._reason)
 
-    def _open(self, held: contextlib.ExitStack) -> tuple[journal.Journal, socket.socket]:
-        """Lock, take up the journals, listen; a socket that a killed keeper left is replaced. Blocks."""
+    def _open(self, held: contextlib.ExitStack) -> tuple[journal.Journal, socket.socket, tuple[str, ...]]:
+        """Lock, find the interpreters, take up the journals, listen; a socket that a killed keeper left is replaced.
+
+        Blocks.
+        """
         held.enter_context(locked(self.scratch / LOCK))
+        names = self._find(self._environ)
         kept = journal.Journal(self.scratch / "runs")
         kept.load()
         self._home = surroundings.home()
         path = self.scratch / SOCKET
         path.unlink(missing_ok=True)
-        return kept, listener(path)
+        return kept, listener(path), names
 
     async def serve(self) -> None:
         """Serve until `stop`."""
@@ -126,7 +137,7 @@ class Keeper:
             os=platform.system().lower(),
             arch=platform.machine(),
             hostname=socket.gethostname(),
-            interpreters=runs.INTERPRETERS,
+            interpreters=self.runs.names,
             scratch=str(self.scratch),
             home=self._home,
             user=account.pw_name,

@@ -143,6 +143,7 @@ class Reaper:
         self.sock = sock
         self.me = os.getpid()
         self.shell = 0
+        self.inner: Process | None = None  # the interpreter, where a wrapper was started for it
         self.output = 0
         self.alive = False
         self.ending = False
@@ -183,7 +184,19 @@ class Reaper:
 
     def beside(self) -> list[Process]:
         """Living descendants, without the interpreter."""
-        return [one for one in self.living() if one.pid != self.shell]
+        return [one for one in self.living() if not self.is_interpreter(one)]
+
+    def is_interpreter(self, one: Process) -> bool:
+        """Whether this is the interpreter or its wrapper."""
+        inner = self.inner
+        return one.pid == self.shell or (
+            inner is not None and (one.pid, one.started) == (inner.pid, inner.started)
+        )
+
+    def interpreter(self, pid: int) -> dict[str, Any]:
+        """The interpreter says that it is process `pid`; what was started may be a wrapper that waits for it."""
+        self.inner = process(pid) if pid != self.shell else None
+        return {}
 
     def mark(self) -> dict[str, Any]:
         self.marked = {(one.pid, one.started) for one in descendants(self.me).values()}
@@ -203,7 +216,7 @@ class Reaper:
         """Whether the interpreter's own output is a pipe to another process by now."""
         for number in (1, 2):
             try:
-                found = os.stat(f"/proc/{self.shell}/fd/{number}")
+                found = os.stat(f"/proc/{self.inner.pid if self.inner else self.shell}/fd/{number}")
             except OSError:
                 continue
             if stat.S_ISFIFO(found.st_mode) and found.st_ino != self.output:
@@ -216,10 +229,11 @@ class Reaper:
         Asked again, it signals only what has come since: a process, or the program that one has become. One that
         was between fork and exec has lost its signal; one that tidies up must not get a second.
         """
-        if interpreter and self.alive and (one := process(self.shell)):
-            send_signal(one, number)
-            if one.state == "T" and number != signal.SIGKILL:
-                send_signal(one, signal.SIGCONT)
+        for pid in self.takes(number) if interpreter and self.alive else ():
+            if (one := process(pid)) and self.is_interpreter(one):
+                send_signal(one, number)
+                if one.state == "T" and number != signal.SIGKILL:
+                    send_signal(one, signal.SIGCONT)
         sent = []
         for one in self.new() if others else ():
             title = name(one.pid)
@@ -228,6 +242,12 @@ class Reaper:
                 self.struck.add(stroke)
                 sent.append([one.pid, title])
         return {"processes": sent}
+
+    def takes(self, number: int) -> list[int]:
+        """Who of the interpreter gets a signal: a wrapper only the one that ends it for sure."""
+        if self.inner is None:
+            return [self.shell]
+        return [self.inner.pid, self.shell] if number == signal.SIGKILL else [self.inner.pid]
 
     def living(self) -> list[Process]:
         return [one for one in descendants(self.me).values() if one.state not in "ZX"]
@@ -240,7 +260,7 @@ class Reaper:
             found = self.living()
             for one in found:
                 title = ended.get(one.pid) or name(one.pid)
-                if one.pid == self.shell:  # it must not go on with its code when a command of it ends
+                if self.is_interpreter(one):  # it must not go on with its code when a command of it ends
                     send_signal(one, signal.SIGSTOP if number == signal.SIGTERM else number)
                 elif send_signal(one, number):
                     ended[one.pid] = title
@@ -249,7 +269,7 @@ class Reaper:
         grace = time.monotonic() + END_GRACE
         give_up = grace + END_TRIES
         if strike(signal.SIGTERM):
-            while {one.pid for one in self.living()} - {self.shell} and time.monotonic() < grace:
+            while self.beside() and time.monotonic() < grace:
                 self.reap()
                 time.sleep(ROUND)
         while strike(signal.SIGKILL) and time.monotonic() < give_up:
@@ -269,6 +289,8 @@ class Reaper:
                 answer = self.list_new()
             case "signal":
                 answer = self.signal(message["number"], message["interpreter"], message["others"])
+            case "interpreter":
+                answer = self.interpreter(message["pid"])
             case "end":
                 answer = self.end()
             case other:

@@ -4,17 +4,16 @@ import asyncio
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from daemon.protocol import frames
-from daemon.worker import bash, journal, output, surroundings, syntax
-from daemon.worker.environment import Ended, Ending, Environment, Spawn, Stop, first_of
+from daemon.worker import interpreters, journal, output, surroundings, syntax
+from daemon.worker.environment import Ended, Ending, Environment, Spawn, first_of
+from daemon.worker.going import Peer, Run, Slot
 from daemon.worker.refusal import Refusal
 
-INTERPRETERS: Final = ("bash",)
 MAX_GOING: Final = 512  # runs at once, queued ones too: each may hold a thread, five descriptors and a shell
 MAX_TIMEOUT: Final = 7 * 24 * 3600.0  # seconds
 MAX_ID: Final = 1024  # characters of a session's or a call's id
@@ -27,87 +26,14 @@ class NotBegun(Exception):
     """The worker ends before the run began: it stays unknown here, and the next keeper may run it."""
 
 
-class Peer(Protocol):
-    """Where answers go: a connection; one that is closed takes them to nowhere."""
-
-    def send(self, frame: frames.ToHarness, body: bytes = b"") -> None: ...
-
-    def send_live(self, frame: frames.Output, body: bytes) -> None:
-        """Send, or drop where the peer is behind."""
-
-
-class Slot:
-    """One environment's place: what runs there, what waits, why the next interpreter will be new."""
-
-    def __init__(self) -> None:
-        self.environment: Environment | None = None
-        self.retired: list[Environment] = []  # interpreters that ended and may have left processes
-        self.reset = ""
-        self._line: deque[asyncio.Future[None]] = deque()
-
-    def join(self) -> asyncio.Future[None]:
-        """A place at the end of the line, done when it is the first."""
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append(place)
-        self._call()
-        return place
-
-    def leave(self, place: asyncio.Future[None]) -> None:
-        """Give a place back, the first or another."""
-        self._line.remove(place)
-        self._call()
-
-    def _call(self) -> None:
-        if self._line and not self._line[0].done():
-            self._line[0].set_result(None)
-
-
-class Run:
-    """One run that has not ended: what is asked, who waits for it, what it printed last."""
-
-    def __init__(self, frame: frames.Run, code: bytes) -> None:
-        self.key = (frame.session, frame.call)
-        self.frame = frame
-        self.code = code
-        self.interpreter = frame.interpreter or INTERPRETERS[0]
-        self.stop = Stop()
-        self.waiting: list[tuple[Peer, int]] = []
-        self.sink: output.Sink | None = None
-        self._sent = 0
-        self._sent_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def printed(self) -> None:
-        """There is new output: it goes out now, or when the last chunk is old enough."""
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            at = max(loop.time(), self._sent_at + frames.LIVE_EVERY)
-            self._timer = loop.call_at(at, self._send_live)
-
-    def _send_live(self) -> None:
-        self._timer = None
-        if self.sink is None or self.sink.size == self._sent:
-            return
-        size, ring = self.sink.size, self.sink.ring
-        chunk = ring[-min(frames.LIVE_CHUNK, size - self._sent) :]
-        if len(chunk) < size - self._sent:
-            chunk = output.from_character(chunk)
-        self._sent, self._sent_at = size, asyncio.get_running_loop().time()
-        for peer, id in self.waiting:
-            peer.send_live(frames.Output(id=id), chunk)
-
-    def quiet(self) -> None:
-        """No live output any more."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-
-
 class Runs:
-    """All runs and environments of a worker."""
+    """All runs and environments of a worker; `names` are its interpreters, the default first."""
 
-    def __init__(self, kept: journal.Journal, spawn: Spawn, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, kept: journal.Journal, spawn: Spawn, environ: Mapping[str, str], names: tuple[str, ...]
+    ) -> None:
         self.journal = kept
+        self.names = names
         self.going: dict[journal.Key, Run] = {}
         self._spawn = spawn
         self._environ = environ
@@ -127,7 +53,7 @@ class Runs:
             self._answer_finished(peer, frame.id, key)
         else:
             self._admit(frame)
-            run = self.going[key] = Run(frame, code)
+            run = self.going[key] = Run(frame, code, frame.interpreter or self.names[0])
             run.waiting.append((peer, frame.id))
             slot = self._slots.setdefault((frame.session, run.interpreter), Slot())
             self._tasks[key] = self._spawn(self._carry_out(run, slot, slot.join()), f"run {key[0]} {key[1]}")
@@ -136,8 +62,8 @@ class Runs:
         for name, id in (("session", frame.session), ("call", frame.call)):
             if not 0 < len(id) <= MAX_ID:
                 raise Refusal("bad_request", f"`{name}` must have 1 to {MAX_ID} characters")
-        if frame.interpreter and frame.interpreter not in INTERPRETERS:
-            listed = ", ".join(INTERPRETERS)
+        if frame.interpreter and frame.interpreter not in self.names:
+            listed = ", ".join(self.names)
             raise Refusal(
                 "bad_request", f"there is no interpreter `{frame.interpreter}` here, there is: {listed}"
             )
@@ -212,7 +138,7 @@ class Runs:
             self.on_end()
 
     async def _result(self, run: Run, slot: Slot, place: asyncio.Future[None]) -> journal.Result:
-        if not syntax.is_simple(run.code):
+        if run.interpreter == interpreters.BASH and not syntax.is_simple(run.code):
             await asyncio.to_thread(syntax.check, run.code)
         if not place.done():
             await first_of(place, run.stop.wanted)
@@ -264,7 +190,8 @@ class Runs:
                     slot.reset or known[run.interpreter] or "the worker's keeper ended and was started again"
                 )
         cwd = await asyncio.to_thread(start_folder, run.frame.cwd)
-        environment = slot.environment = bash.Bash(cwd, self._environ, self._spawn)
+        environment = interpreters.make(run.interpreter, cwd, self._environ, self._spawn)
+        slot.environment = environment
         for old in [one for one in slot.retired if one.gone]:
             await old.kill("")
             slot.retired.remove(old)
@@ -299,9 +226,14 @@ class Runs:
         slot.reset = ""
         run.sink = sink
         began = time.monotonic()
-        ending = await environment.run(
-            folder / journal.CODE, sink, limit=run.frame.timeout, stop=run.stop, on_output=run.printed
-        )
+        try:
+            ending = await environment.run(
+                folder / journal.CODE, sink, limit=run.frame.timeout, stop=run.stop, on_output=run.printed
+            )
+        except Refusal:
+            await asyncio.to_thread(self.journal.forget, run.key)
+            slot.reset = meta.reset
+            raise
         seconds = time.monotonic() - began
         if ending.died:
             known = (run.frame.session, run.interpreter, ending.died)

@@ -76,12 +76,26 @@ def without_private(environ: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value for name, value in environ.items() if not is_private(name) and name not in PLACE_NAMES
     }
-    inside = {str(Path(sys.prefix) / "bin")} if sys.prefix != sys.base_prefix else set()
-    if venv := environ.get("VIRTUAL_ENV"):
-        inside.add(str(Path(venv) / "bin"))
     if path := kept.get("PATH"):
-        kept["PATH"] = ":".join(part for part in path.split(":") if part.rstrip("/") not in inside)
+        kept["PATH"] = without_own(path, environ.get("VIRTUAL_ENV", ""))
     return kept
+
+
+def without_own(path: str, venv: str = "") -> str:
+    """PATH without the environment that this project runs in, and without the virtual environment `venv`."""
+    inside = {str(Path(sys.prefix) / "bin")} if sys.prefix != sys.base_prefix else set()
+    if venv:
+        inside.add(str(Path(venv) / "bin"))
+    return ":".join(part for part in path.split(":") if part.rstrip("/") not in inside)
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a login profile made of variables, without secrets and what was only the shell's own."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("OUTRIDER_") and not name.endswith(SECRET_ENDINGS) and name not in PLACE_NAMES
+    }
 
 
 def surroundings(environ: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.worker import interpreters
 from daemon.worker.keeper import SOCKET, Keeper
 from tests.daemon.worker.dialing import Dial
 
@@ -30,9 +31,15 @@ def scratch(home: Path) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def found() -> tuple[str, ...]:
+    """The interpreters that are here; looked for once."""
+    return interpreters.find(os.environ)
+
+
 @pytest.fixture
-async def keeper(scratch: Path) -> AsyncIterator[Keeper]:
-    one = Keeper(scratch, "1", os.environ)
+async def keeper(scratch: Path, found: tuple[str, ...]) -> AsyncIterator[Keeper]:
+    one = Keeper(scratch, "1", os.environ, lambda _: found)
     async with one.listening():
         yield one
 

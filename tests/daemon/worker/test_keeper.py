@@ -15,9 +15,11 @@ from daemon.worker.keeper import LOCK, SOCKET, Busy, Keeper
 from tests.daemon.worker.dialing import Dial, Refused
 
 
-async def test_hello_says_what_the_worker_is(dial: Dial, scratch: Path, home: Path) -> None:
+async def test_hello_says_what_the_worker_is(
+    dial: Dial, scratch: Path, home: Path, found: tuple[str, ...]
+) -> None:
     hello = dial.hello
-    assert (hello.protocol, hello.release, hello.interpreters) == (frames.PROTOCOL, "1", ("bash",))
+    assert (hello.protocol, hello.release, hello.interpreters) == (frames.PROTOCOL, "1", found)
     assert (hello.scratch, hello.home, hello.os) == (str(scratch), str(home), "linux")
     assert hello.cpus > 0
     assert hello.memory > 0

@@ -1,0 +1,85 @@
+"""A run that has not ended, the environment it waits for, and who waits for it."""
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from daemon.protocol import frames
+from daemon.worker import output
+from daemon.worker.environment import Environment, Stop
+
+
+class Peer(Protocol):
+    """Where answers go: a connection; one that is closed takes them to nowhere."""
+
+    def send(self, frame: frames.ToHarness, body: bytes = b"") -> None: ...
+
+    def send_live(self, frame: frames.Output, body: bytes) -> None:
+        """Send, or drop where the peer is behind."""
+
+
+class Slot:
+    """One environment's place: what runs there, what waits, why the next interpreter will be new."""
+
+    def __init__(self) -> None:
+        self.environment: Environment | None = None
+        self.retired: list[Environment] = []  # interpreters that ended and may have left processes
+        self.reset = ""
+        self._line: deque[asyncio.Future[None]] = deque()
+
+    def join(self) -> asyncio.Future[None]:
+        """A place at the end of the line, done when it is the first."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append(place)
+        self._call()
+        return place
+
+    def leave(self, place: asyncio.Future[None]) -> None:
+        """Give a place back, the first or another."""
+        self._line.remove(place)
+        self._call()
+
+    def _call(self) -> None:
+        if self._line and not self._line[0].done():
+            self._line[0].set_result(None)
+
+
+class Run:
+    """One run that has not ended: what is asked, who waits for it, what it printed last."""
+
+    def __init__(self, frame: frames.Run, code: bytes, interpreter: str) -> None:
+        self.key = (frame.session, frame.call)
+        self.frame = frame
+        self.code = code
+        self.interpreter = interpreter
+        self.stop = Stop()
+        self.waiting: list[tuple[Peer, int]] = []
+        self.sink: output.Sink | None = None
+        self._sent = 0
+        self._sent_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def printed(self) -> None:
+        """There is new output: it goes out now, or when the last chunk is old enough."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            at = max(loop.time(), self._sent_at + frames.LIVE_EVERY)
+            self._timer = loop.call_at(at, self._send_live)
+
+    def _send_live(self) -> None:
+        self._timer = None
+        if self.sink is None or self.sink.size == self._sent:
+            return
+        size, ring = self.sink.size, self.sink.ring
+        chunk = ring[-min(frames.LIVE_CHUNK, size - self._sent) :]
+        if len(chunk) < size - self._sent:
+            chunk = output.from_character(chunk)
+        self._sent, self._sent_at = size, asyncio.get_running_loop().time()
+        for peer, id in self.waiting:
+            peer.send_live(frames.Output(id=id), chunk)
+
+    def quiet(self) -> None:
+        """No live output any more."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None

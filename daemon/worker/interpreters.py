@@ -1,0 +1,22 @@
+"""Which interpreters a worker has, and an environment of each."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from daemon.worker import login
+from daemon.worker.bash import Bash
+from daemon.worker.environment import Environment, Spawn
+from daemon.worker.python import Python
+
+BASH: Final = Bash.NAME
+PYTHON: Final = Python.NAME
+
+
+def find(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The interpreters that are there, the default first. Blocks."""
+    return (BASH, PYTHON) if login.runs_python(login.environment(environ)) else (BASH,)
+
+
+def make(name: str, cwd: str, environ: Mapping[str, str], spawn: Spawn) -> Environment:
+    """A new environment of one of them, not yet started, in a folder that exists."""
+    return (Python if name == PYTHON else Bash)(cwd, environ, spawn)
