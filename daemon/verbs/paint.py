@@ -17,6 +17,7 @@ CLIP_LINES: Final = 40  # of a body without --full: a screen of it
 CLIP_CHARS: Final = 8 << 10
 INDENT: Final = "  "  # what stands in a body can never look like a header
 LIVE_LINES: Final = 6  # of a run's live output or of a thought
+QUIET: Final = 3  # seconds without a piece before it is said how long
 REDRAW: Final = 0.04  # seconds between two drawings of the live part: smooth to the eye
 PROSE: Final = 100  # columns of words on a terminal: longer lines are hard to read
 TAB: Final = 4  # columns of a tab in the live part, where each line's width is counted
@@ -138,8 +139,8 @@ class Painter:
             self._redraw()
 
     def close(self) -> None:
-        """Leave the screen with the records alone."""
-        self._out.write(self._erased())
+        """Leave the screen with the records alone, also without the `^C` that a terminal shows."""
+        self._out.write(self._erased() or ("\r\x1b[J" if self.live else ""))
         self._out.flush()
 
     def _seen(self, record: Record) -> None:
@@ -231,6 +232,8 @@ class Painter:
             rows += [INDENT + row for row in body]
         if not items:
             rows.append(self._ink(cut(self._waiting(), width), "dim"))
+        elif self._busy and (quiet := int(self._clock() - self._since)) >= QUIET:
+            rows.append(self._ink(cut(f"… nothing new for {quiet} s", width), "dim"))
         return rows[-height:]
 
     def _waiting(self) -> str:
