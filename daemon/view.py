@@ -9,7 +9,7 @@ from msgspec import Struct
 from daemon.plain import MAX_CHARS, count, line, printed, safe, seconds, size, tokens
 from daemon.protocol import records
 from daemon.protocol.api import Delta
-from daemon.protocol.records import Header, Record, Usage
+from daemon.protocol.records import Config, Header, Record, Usage
 
 OUTPUT_LINES: Final = 200  # of a run's live output that are kept; its result has the tail
 
@@ -216,8 +216,18 @@ def _config(record: Record) -> Item:
         parts.append(f"context {tokens(config.context)}")
     if config.tools and config.tools != "default":
         parts.append(f"tools: {config.tools if isinstance(config.tools, str) else ', '.join(config.tools)}")
+    if said := limits_in_words(config):
+        parts.append(f"limits: {said}")
+    if config.params:
+        parts.append(f"params: {msgspec.json.encode(config.params).decode()}")
     body = safe(msgspec.json.format(msgspec.json.encode(config)).decode())
     return Item(record.n, "config", line(" · ".join(parts)), body, language="json", folded=True)
+
+
+def limits_in_words(config: Config) -> str:
+    """The limits of a session in words, empty where it has none."""
+    found = msgspec.structs.asdict(config.limits)
+    return ", ".join(f"{value:,.10g} {name}" for name, value in found.items() if value)
 
 
 def call(name: str, arguments: str) -> tuple[str, str, Language]:

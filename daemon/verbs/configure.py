@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import structs
 
 from daemon.plain import tokens
 from daemon.protocol import api
@@ -12,6 +11,7 @@ from daemon.protocol.records import Config
 from daemon.verbs import given
 from daemon.verbs.reach import OK, USAGE, VIA, VerbError, Where, connect, say, say_json, session_id
 from daemon.verbs.tables import facts
+from daemon.view import limits_in_words
 
 EXAMPLE: Final = "params.temperature=0.2"
 
@@ -64,12 +64,11 @@ async def config(place: Where, prefix: str, patch: api.ConfigPatch, json: bool) 
 
 def rows(config: Config) -> list[tuple[str, str]]:
     """A configuration as names and values; what is not set is left out."""
-    limits = structs.asdict(config.limits)
     return [
         ("model", config.model),
         ("context", tokens(config.context) if config.context else ""),
         ("params", msgspec.json.encode(config.params).decode() if config.params else ""),
-        ("limits", ", ".join(f"{value:,.10g} {name}" for name, value in limits.items() if value)),
+        ("limits", limits_in_words(config)),
         ("workers", workers(config)),
         ("tools", config.tools if isinstance(config.tools, str) else ", ".join(config.tools)),
         ("takes", ", ".join(config.input)),

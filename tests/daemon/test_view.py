@@ -253,6 +253,12 @@ def test_a_config_shows_model_and_workers() -> None:
     assert item.title == "a/b · workers: local:/x, gpu · context 9"
 
 
+def test_a_config_shows_its_limits_and_params() -> None:
+    config = records.Config("a/b", limits=records.Limits(steps=20, seconds=1.5), params={"temperature": 0.2})
+    item = Fold().add(stored(json_draft("config", config), 2))
+    assert item.title == 'a/b · workers: none · limits: 20 steps, 1.5 seconds · params: {"temperature":0.2}'
+
+
 def test_a_kind_of_a_later_release_is_shown_by_its_name() -> None:
     item = Fold().add(stored(draft("plan", "steps"), 3))  # type: ignore[arg-type]
     assert (item.kind, item.title, item.body, item.folded) == ("plan", "plan, 5 B", "steps", True)
@@ -439,6 +445,30 @@ def test_a_run_that_goes_shows_its_newest_output_and_for_how_long_it_is_silent()
     screen.painter.record(stored(draft("result", "ok", for_="c1", exit=0), 6))
     screen.painter.close()
     assert screen.shown[-3:] == ["#6 result of #5 · exit 0", "  ok", ""]
+
+
+def test_output_that_stays_away_is_told_of_by_the_second() -> None:
+    screen = Screen(live=True)
+    screen.painter.record(call("run", worker="local", code="make"))
+    screen.painter.delta(Delta("output", "building\n", call="c1"))
+    screen.now += 2
+    screen.painter.tick()
+    assert screen.shown[-2] == "  building"
+    screen.now += 10
+    screen.painter.tick()
+    assert screen.shown[-3:] == ["  building", "… nothing new for 12 s", ""]
+    screen.painter.delta(Delta("output", "built\n", call="c1"))
+    screen.now += 1
+    screen.painter.tick()
+    assert screen.shown[-3:] == ["  building", "  built", ""]
+
+
+def test_what_the_terminal_shows_of_ctrl_c_is_wiped() -> None:
+    screen = Screen(live=True)
+    screen.painter.record(stored(draft("step", id="s", model="m"), 6))
+    screen.out.write("^C")
+    screen.painter.close()
+    assert screen.text.endswith("out\n^C\r\x1b[J")
 
 
 def test_a_long_body_is_clipped_and_says_so_unless_all_is_asked_for() -> None:
