@@ -15,9 +15,10 @@ from daemon.client import Back, Client, Followed, Lost, Unreachable
 from daemon.plain import seconds
 from daemon.protocol import api, events
 from daemon.protocol.records import Record, Status
+from daemon.verbs.absent import warn_of_absent
 from daemon.verbs.paint import Painter, is_terminal
 from daemon.verbs.posting import warn_of_pictures
-from daemon.verbs.reach import FAILED, OK, VIA, Where, connect, say_json, session_id
+from daemon.verbs.reach import FAILED, OK, VIA, Where, connect, note, say_json, session_id
 
 TICK: Final = 0.1  # seconds between two looks at the live part
 SETTLE: Final = 0.05  # seconds between two looks at whether the runner has let go of a session
@@ -73,15 +74,18 @@ async def run(place: Where, create: api.Create, parts: Sequence[api.Part], look:
     """Make a session, post to it and show what comes of it, to the end of the answer."""
     async with connect(place) as client:
         id = shown.id = await client.create(create)
+        note(f"the session is {id}")
+        await warn_of_absent(client, create.workers)
         watch = _Watch(client, place, id, look, live=True)
         await warn_of_pictures(client, id, parts)
         await client.post(id, parts, VIA)
         return OK if await watch.until(OVER) == "closed" else FAILED
 
 
-def as_json(record: Record) -> dict[str, Any]:
-    """A record as one object: its header, and its body as text where it is text or JSON."""
+def as_json(record: Record, session: str) -> dict[str, Any]:
+    """A record as one object: its header, whose `session` it is, and its body as text where it is text or JSON."""
     shown: dict[str, Any] = msgspec.json.decode(record.raw)
+    shown["session"] = session
     if events.carries_text(record.header.type):
         shown["body"] = record.body.decode("utf-8", "replace")
     return shown
@@ -92,6 +96,7 @@ class _Watch:
 
     def __init__(self, client: Client, place: Where, id: str, look: Look, *, live: bool) -> None:
         self._client = client
+        self._place = place
         self._id = id
         self._json = look.json
         self._painter = Painter(
@@ -183,7 +188,8 @@ class _Watch:
             self._lost_at = now
             self._painter.restart()
         elif self._tries == 2:
-            self._note(f"{event.why.partition(';')[0]}: waiting for the daemon to come back")
+            start = f"; `{self._place.command} up` starts it" if self._place.here else ""
+            self._note(f"{event.why.partition(';')[0]}: waiting for it to come back{start}")
         elif now - self._lost_at > GIVE_UP:
             raise Unreachable(event.why)
 
@@ -193,6 +199,6 @@ class _Watch:
 
     def _record(self, record: Record) -> None:
         if self._json:
-            say_json(as_json(record))
+            say_json(as_json(record, self._id))
         else:
             self._painter.record(record)

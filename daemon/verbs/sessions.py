@@ -11,6 +11,7 @@ from daemon.plain import line, tokens
 from daemon.protocol import api
 from daemon.protocol.records import Status
 from daemon.verbs import configure
+from daemon.verbs.absent import warn_of_absent
 from daemon.verbs.posting import warn_of_pictures
 from daemon.verbs.reach import OK, USAGE, VIA, VerbError, Where, connect, say, say_json, session_id
 from daemon.verbs.tables import ago, facts, local, table
@@ -81,6 +82,7 @@ async def new(place: Where, create: api.Create, json: bool) -> int:
     """Make a session and print its id."""
     async with connect(place) as client:
         id = await client.create(create)
+        await warn_of_absent(client, create.workers)
     if json:
         say_json(api.Created(id))
     else:

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from daemon.plain import count, line, size, tokens
 from daemon.protocol import api
 from daemon.protocol.records import WorkerRef
+from daemon.verbs.absent import warn_of_absent
 from daemon.verbs.reach import OK, USAGE, VIA, VerbError, Where, connect, note, say, say_json, session_id
 from daemon.verbs.tables import ago, table
 
@@ -85,6 +86,7 @@ async def set_workers(
         had = {ref.name: ref for ref in (await client.info(id)).config.workers if ref.name in keep}
         refs = tuple(had.get(ref.name, ref) for ref in refs)
         n = await client.set_workers(id, refs, VIA)
+        await warn_of_absent(client, refs)
     if json:
         say_json({"id": id, "n": n, "workers": refs})
     else:

@@ -116,6 +116,24 @@ def test_run_shows_a_session_from_its_start_to_its_end(said: Said) -> None:
     assert "exit 1 · on local" in shown
 
 
+def test_run_says_which_session_it_made(there: Place) -> None:
+    done = there.outrider("run", "--model", "rehearsal/echo", "--json", "go")
+    found = re.fullmatch(r"the session is ([0-9a-f]{16})\n", done.stderr)
+    assert found
+    assert {json.loads(row)["session"] for row in done.stdout.splitlines()} == {found[1]}
+    assert there.records(found[1])[3]["body"] == "go"
+
+
+def test_a_worker_that_is_not_connected_is_told_of(there: Place) -> None:
+    words = "worker gpu is not here: what is meant for it waits until it connects\n"
+    made = there.outrider("new", "--model", "rehearsal/echo", "--worker", "gpu", "--worker", "local")
+    assert made.stderr == words
+    id = made.stdout.strip()
+    assert there.outrider("workers", "set", id, "local", "gpu").stderr == words
+    assert there.outrider("workers", "set", id, "local").stderr == ""
+    assert words in there.outrider("run", "--model", "rehearsal/echo", "--worker", "gpu", "go").stderr
+
+
 def test_run_reads_its_prompt_from_stdin(there: Place) -> None:
     assert "answer\n  piped in\n" in there.ok("run", "--model", "rehearsal/echo", "-", input="piped in")
 
@@ -205,7 +223,7 @@ def test_a_session_that_fails_gives_1_and_says_what_to_do(
     out, err = capsys.readouterr()
     assert "error: invalid" in out
     assert "  What to do: retry\n    outrider retry " in out
-    assert err == ""
+    assert re.fullmatch("the session is [0-9a-f]{16}\n", err)  # and no complaint
 
 
 @pytest.mark.parametrize(
