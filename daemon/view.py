@@ -234,7 +234,7 @@ def call(name: str, arguments: str) -> tuple[str, str, Language]:
     """(title, body, language of the body) of a call: worker and interpreter or path, then code or content."""
     try:
         given = msgspec.json.decode(arguments) if arguments.strip() else {}
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return line(f"{name} · arguments that are not valid JSON"), safe(arguments), ""
     if not isinstance(given, dict):
         return line(f"{name} · arguments that are not an object"), safe(arguments), ""

@@ -40,6 +40,8 @@ ABNORMAL: Final[dict[End, str]] = {
     "context": "the model's context is full; fork the session earlier or start a new one",
     "paused": "the provider paused in the middle of the answer; retry to let it go on",
 }
+MAX_ID: Final = 256  # characters of a call's id that is kept: a record's header holds it, and results name it
+MAX_STOP: Final = 1000  # characters of why a model stopped
 PAUSES: Final = 10  # times that an answer may pause and is asked to go on
 REFUSED: Final[frozenset[End]] = frozenset({"refusal", "filter"})
 EMPTY: Final = "the model answered with nothing; post a message or retry to go on"
@@ -125,7 +127,7 @@ class Stepper:
             sent=records.stamp(sent),
             usage=outcome.usage,
             cache=request.marks,
-            stop=outcome.stop,
+            stop=records.mend(outcome.stop)[:MAX_STOP],
             paused=outcome.end == "paused",
         )
         await session.append(closing, *_about(session, outcome, blocks))
@@ -176,8 +178,8 @@ class Stepper:
 
 
 def _block(session: Session, block: Block, step_id: str, provider: str) -> Record:
-    """A block as a record; a call keeps the provider's id where the session has no other call of that id."""
-    id = "" if block.id in session.chain.call_ids else block.id
+    """A block as a record; a call keeps a provider's id that is short and not another call's in the session."""
+    id = "" if block.id in session.chain.call_ids or len(block.id) > MAX_ID else block.id
     signed = "" if block.kind == "text" and block.type == records.TEXT else provider
     return draft(block.kind, block.body, block.type, id=id, step=step_id, provider=signed)
 
@@ -197,6 +199,6 @@ def _about(session: Session, outcome: Outcome, blocks: Sequence[Record]) -> list
     why = ABNORMAL.get(outcome.end, "") or ("" if answered else EMPTY)
     if not why:
         return []
-    why = f"{why} ({outcome.detail})" if outcome.detail else why
+    why = f"{why} ({outcome.detail[:MAX_STOP]})" if outcome.detail else why
     undone = [draft("result", f"not carried out: {why}", for_=call.id, failed=True) for call in calls]
     return [*undone, error_draft(outcome.end, why)]

@@ -134,7 +134,7 @@ def parse(call: CallBody, wanted: str | Sequence[str]) -> Arguments:
     text = call.arguments.strip()
     try:
         value = msgspec.json.decode(text) if text else {}
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         half = _HALF.search(text)
         why = f"hold half of a character, {half[1]}," if half else f"are not valid JSON ({error}),"
         raise BadCall(

@@ -289,6 +289,9 @@ def encode(record: Record) -> tuple[bytes, bytes]:
         )
     crc = zlib.crc32(body, zlib.crc32(start))
     line = b'%b,"crc":"%08x"}' % (start, crc)
+    parse_header(
+        line
+    )  # a field of another type than it is declared with would be written, and never read again
     return line, framing.encode(line, body)
 
 

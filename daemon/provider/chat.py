@@ -13,7 +13,7 @@ from daemon.protocol.records import JSON, CallBody, Usage
 from daemon.provider import errors, repair, sse
 from daemon.provider.base import Block, Delta, End, Event, Outcome
 from daemon.provider.chat_pieces import Calls, Reasoning
-from daemon.provider.decoding import StreamDecoder
+from daemon.provider.decoding import MAX_ANSWER, StreamDecoder
 
 REASONING: Final = "application/vnd.openai.chat.reasoning+json"  # see chat_pieces.Kept
 FIELDS: Final = (
@@ -56,8 +56,8 @@ TAKEN: Final = frozenset(
 class Decoder(StreamDecoder):
     """One answer's decoder; see `base.Decoder`."""
 
-    def __init__(self, limit: int = sse.MAX_EVENT) -> None:
-        super().__init__(limit)
+    def __init__(self, limit: int = sse.MAX_EVENT, most: int = MAX_ANSWER) -> None:
+        super().__init__(limit, most)
         self._begun = 0  # blocks; each has its number from when it begins
         self._text: list[str] = []
         self._text_number = -1
@@ -236,8 +236,7 @@ def counted(usage: dict[str, Any]) -> Usage:
 
 
 def _number(counts: Any, name: str) -> int:
-    count = counts.get(name) if isinstance(counts, dict) else None
-    return count if isinstance(count, int) and count > 0 else 0
+    return repair.count(counts.get(name)) or 0 if isinstance(counts, dict) else 0
 
 
 def _words(thinking: Any) -> str:

@@ -45,6 +45,7 @@ class Reasoning:
         self._field = ""
         self._pieces: list[str] = []
         self._details: list[_Detail] = []
+        self._last: dict[bytes, _Detail] = {}  # the newest of a kind and place
 
     def take(self, delta: dict[str, Any]) -> str:
         """What a delta adds to be read, empty for none."""
@@ -84,9 +85,10 @@ class Reasoning:
             if not isinstance(given, dict):
                 continue
             self.begun = True
-            detail = self._goes_on(given)
+            place = msgspec.json.encode(repair.scrub([given.get("type"), given.get("index")]))
+            detail = self._goes_on(given, place)
             if detail is None:
-                detail = _Detail({})
+                detail = self._last[place] = _Detail({})
                 self._details.append(detail)
             for name, value in given.items():
                 if name in GROWS and isinstance(value, str):
@@ -96,14 +98,13 @@ class Reasoning:
                     detail.fields[name] = value
         return said
 
-    def _goes_on(self, given: dict[str, Any]) -> _Detail | None:
+    def _goes_on(self, given: dict[str, Any], place: bytes) -> _Detail | None:
         """The entry that this one is a further piece of: of its kind and place, and not closed with data."""
-        for detail in reversed(self._details):
-            old = detail.fields
-            if old.get("type") == given.get("type") and old.get("index") == given.get("index"):
-                other = old.get("id") and given.get("id") and old["id"] != given["id"]
-                return None if other or "data" in old else detail
-        return None
+        if (detail := self._last.get(place)) is None:
+            return None
+        old = detail.fields
+        other = old.get("id") and given.get("id") and old["id"] != given["id"]
+        return None if other or "data" in old else detail
 
 
 class Call:
@@ -142,8 +143,11 @@ class Call:
     @property
     def complete(self) -> bool:
         """Its arguments are a whole object, so that more of them would be another call's."""
+        if not self.arguments or not self.arguments[-1].rstrip().endswith("}"):
+            return False  # some servers repeat the name with every fragment: joining them each time costs their square
+        self.arguments = ["".join(self.arguments)]
         try:
-            return isinstance(repair.loads("".join(self.arguments)), dict)
+            return isinstance(repair.loads(self.arguments[0]), dict)
         except ValueError:
             return False
 

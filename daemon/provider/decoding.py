@@ -1,17 +1,25 @@
 """The half of a decoder that every wire of event streams shares: cut the bytes, keep errors in order, see the end."""
 
+from typing import Final
+
+from daemon.protocol.records import MAX_BODY
 from daemon.provider import errors, sse
-from daemon.provider.base import Event, ProviderError
+from daemon.provider.base import Block, Event, ProviderError
+
+MAX_ANSWER: Final = 128 << 20  # bytes of events: some 1000 for each token of the longest answers there are
 
 
 class StreamDecoder:
-    """Feeds a wire's events to `_event`, which appends what they give; see `base.Decoder`. `limit`: bytes of one event.
+    """Feeds a wire's events to `_event`, which appends what they give; see `base.Decoder`.
+
+    `limit`: bytes of one event; `most`: of all of them, since an answer is held until it is complete.
 
     A wire counts its real events in `_events`, and sets `_done` when it has given its Outcome.
     """
 
-    def __init__(self, limit: int = sse.MAX_EVENT) -> None:
+    def __init__(self, limit: int = sse.MAX_EVENT, most: int = MAX_ANSWER) -> None:
         self._parser = sse.Parser(limit)
+        self._left = most
         self._events = 0
         self._done = False
         self._failed: ProviderError | None = None
@@ -26,7 +34,7 @@ class StreamDecoder:
         try:
             found = self._parser.feed(data)
         except sse.TooLong as error:
-            raise errors.malformed(str(error), b"") from error
+            raise errors.endless(str(error)) from error
         return self._take(found)
 
     def end(self) -> list[Event]:
@@ -57,13 +65,28 @@ class StreamDecoder:
         """The stream ended before its last event; raises ProviderError unless that makes no difference."""
         raise errors.cut("the stream ended before its last event")
 
+    def _whole(self, event: sse.Event, given: list[Event]) -> None:
+        """Take one event, within the limits. Raises ProviderError; then what it gave does not count."""
+        self._left -= len(event.data)
+        if self._left < 0:
+            raise errors.endless("it has no end")
+        before = len(given)
+        try:
+            self._event(event, given)
+        except RecursionError:
+            del given[before:]
+            raise errors.malformed("an event is nested too deeply", event.data[: errors.SHOWN]) from None
+        if any(isinstance(new, Block) and len(new.body) > MAX_BODY for new in given[before:]):
+            del given[before:]
+            raise errors.endless(f"a block of more than {MAX_BODY} bytes")
+
     def _take(self, found: list[sse.Event]) -> list[Event]:
         given: list[Event] = []
         for event in found:
             if self._done:
                 break
             try:
-                self._event(event, given)
+                self._whole(event, given)
             except ProviderError as error:
                 self._failed = error
                 if given:

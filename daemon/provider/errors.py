@@ -23,6 +23,7 @@ ONCE: Final = frozenset(
     {"model_bad_call"}
 )  # the model's own slip: another try may be free of it, a third is not
 SHOWN: Final = 300  # characters of an answer that has no message of its own
+MESSAGE: Final = 4000  # characters of an answer's own message; some servers repeat the whole request
 EPOCH: Final = 1e9  # a Retry-After above this is not seconds to wait but a moment, as some proxies send
 REQUEST_IDS: Final = ("request-id", "x-request-id", "x-amzn-requestid", "apim-request-id", "cf-ray")
 
@@ -121,6 +122,11 @@ def malformed(what: str, data: bytes) -> ProviderError:
     )
 
 
+def endless(what: str) -> ProviderError:
+    """The answer is longer than any; another try would cost as much again."""
+    return ProviderError(f"the answer is too long: {what}", code="too_long")
+
+
 def not_a_stream(headers: Mapping[str, str], body: bytes) -> ProviderError:
     """What an answer of status 200 means that is not a stream: an error inside, or another server's page."""
     try:
@@ -149,11 +155,12 @@ def _error(
     status: int, said: Said, wait: float | None, request: str, shown: str | None = "status"
 ) -> ProviderError:
     code = _class(status, said, wait)
+    message = said.message if len(said.message) <= MESSAGE else f"{said.message[:MESSAGE]}…"
     facts = [f"status {status}"] if shown else []
     facts += [f"request {request}"] if request else []
     note = f" ({', '.join(facts)})" if facts else ""
     return ProviderError(
-        f"{said.message}{note}",
+        f"{message}{note}",
         code=code,
         status=status,
         retryable=code in RETRYABLE,

@@ -7,7 +7,7 @@ from typing import Final
 
 import aiohttp
 
-from daemon.provider import errors
+from daemon.provider import errors, repair
 from daemon.provider.base import (
     Answer,
     Block,
@@ -25,6 +25,7 @@ from daemon.provider.base import (
 from daemon.provider.retry import RetryPolicy
 
 PIECE: Final = 256 << 10  # bytes of a body sent at once: the loop gets its turn between two
+TAKEN: Final = 64 << 10  # bytes of an answer taken at once, for the same: a small one may unpack to gigabytes
 MAX_ERROR: Final = 64 << 10  # bytes read of an answer that is an error
 ERROR_TIME: Final = 10.0  # seconds to read it in
 LINGER: Final = 0.2  # seconds that a finished answer has to close, so that its connection can be used again
@@ -195,11 +196,27 @@ def _http(session: aiohttp.ClientSession | None, policy: RetryPolicy) -> Transpo
         ) as response:
             try:
                 names = {name.lower(): value for name, value in response.headers.items()}
-                yield Answer(response.status, names, response.content.iter_any())
+                yield Answer(response.status, names, _Chunks(response.content))
             finally:
                 response.close()  # at once where the answer is not over; nothing where it is
 
     return send
+
+
+class _Chunks:
+    """A body's bytes as they come, TAKEN at most at once; the loop gets its turn before each."""
+
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
+
+    def __aiter__(self) -> "_Chunks":
+        return self
+
+    async def __anext__(self) -> bytes:
+        await asyncio.sleep(0)
+        if piece := await self._content.read(TAKEN):
+            return piece
+        raise StopAsyncIteration
 
 
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:
@@ -222,7 +239,8 @@ def translated(error: Exception) -> ProviderError:
 
 
 def hide(error: ProviderError, request: Request) -> ProviderError:
-    """The same error without any value of a private header, which providers and proxies like to repeat."""
+    """The same error as valid Unicode, without any value of a private header: providers and proxies repeat them."""
+    error.message = repair.text(error.message)
     for name, value in request.headers.items():
         for secret in {value, value.removeprefix("Bearer ")}:
             if name.lower() not in PUBLIC and len(secret) >= MIN_SECRET:

@@ -7,7 +7,7 @@ import msgspec
 from daemon.protocol.records import JSON, NO_EXTRA, CallBody, Usage
 from daemon.provider import errors, repair, sse
 from daemon.provider.base import Block, Delta, End, Event, Outcome
-from daemon.provider.decoding import StreamDecoder
+from daemon.provider.decoding import MAX_ANSWER, StreamDecoder
 
 BLOCK: Final = "application/vnd.anthropic.block+json"  # a block as the provider wants it back
 
@@ -62,15 +62,15 @@ class _Open:
 class Decoder(StreamDecoder):
     """One answer's decoder; see `base.Decoder`. Blocks it does not know are kept raw, as kind thinking.
 
-    `limit`: bytes of one event.
+    `limit`: bytes of one event; `most`: of all of them.
     """
 
-    def __init__(self, limit: int = sse.MAX_EVENT) -> None:
-        super().__init__(limit)
+    def __init__(self, limit: int = sse.MAX_EVENT, most: int = MAX_ANSWER) -> None:
+        super().__init__(limit, most)
         self._open: dict[int, _Open] = {}
         self._given = 0
         self._started = False
-        self._usage: dict[str, Any] = {}
+        self._usage: dict[str, int] = {}
         self._model = ""
         self._stop = ""
         self._detail = ""
@@ -146,7 +146,7 @@ class Decoder(StreamDecoder):
             case "signature_delta":
                 block.block["signature"] = delta.get("signature")
             case "citations_delta":
-                block.block["citations"] = [*(block.block.get("citations") or ()), delta.get("citation")]
+                _grow(block, "citations", [delta.get("citation")])
             case _:
                 for name, piece in delta.items():
                     if name != "type":
@@ -189,9 +189,8 @@ class Decoder(StreamDecoder):
 
     def _count(self, usage: Any) -> None:
         if isinstance(usage, dict):  # counts are totals so far; the last event may leave some out
-            self._usage |= {
-                name: count for name, count in usage.items() if isinstance(count, int) and count >= 0
-            }
+            counts = {name: repair.count(value) for name, value in usage.items()}
+            self._usage |= {name: count for name, count in counts.items() if count is not None}
 
     def _outcome(self) -> Outcome:
         usage = Usage(
@@ -205,7 +204,7 @@ class Decoder(StreamDecoder):
 
 def _index(event: dict[str, Any]) -> int:
     index = event.get("index", 0)
-    return index if isinstance(index, int) else -1
+    return index if type(index) is int else -1
 
 
 def _more(block: _Open) -> bool:
@@ -219,7 +218,7 @@ def _grow(block: _Open, name: str, piece: Any) -> None:
     if isinstance(piece, str) and isinstance(old, str | None):
         block.add(name, piece)
     elif isinstance(piece, list) and isinstance(old, list):
-        block.block[name] = [*old, *piece]
+        old += piece
     elif piece is not None:
         block.block[name] = piece
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 INVALID: Final = "invalid_arguments"  # the field that carries arguments which were not a JSON object
+MAX_COUNT: Final = 1 << 53  # tokens: what every reader of JSON takes for a whole number
 MAX_NAME: Final = 64  # characters of a tool's name or a call's id: what every vendor takes
 
 _JSON_SPACE: Final = " \t\r\n"
@@ -35,6 +36,12 @@ def scrub(value: Any) -> Any:
     if isinstance(value, list):
         return [scrub(item) for item in value]
     return value
+
+
+def count(value: Any) -> int | None:
+    """A count of tokens; None for what is none."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
+    return value if whole else None
 
 
 def loads(data: bytes | str) -> Any:

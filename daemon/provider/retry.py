@@ -12,6 +12,7 @@ from msgspec import Struct
 from daemon.provider.base import ProviderError
 from daemon.provider.errors import ONCE
 
+LATEST: Final = 253402300799.0  # the last second that a date has a name for
 LEAST: Final = 0.1  # seconds: full jitter may come out at nothing, and a tight loop helps nobody
 
 
@@ -44,7 +45,7 @@ class RetryPolicy(Struct, frozen=True):
             raise error
         asked = error.retry_after or 0.0
         if asked > self.longest:
-            when = datetime.fromtimestamp(self.now() + asked, UTC)
+            when = datetime.fromtimestamp(min(self.now() + asked, LATEST), UTC)
             raise final(
                 error,
                 f"the provider asks to wait {asked:.0f} s, until {when:%Y-%m-%d %H:%M:%S} UTC; retry then",

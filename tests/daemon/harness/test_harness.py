@@ -9,8 +9,8 @@ import pytest
 from daemon.harness import errors
 from daemon.pool import Output, WorkerGone
 from daemon.protocol import api
-from daemon.protocol.records import TEXT, Limits, WorkerRef, error_of
-from daemon.provider.base import Block, Delta, ProviderError
+from daemon.protocol.records import TEXT, Limits, Usage, WorkerRef, error_of
+from daemon.provider.base import Block, Delta, Outcome, ProviderError
 from daemon.statefile.store import Store
 from daemon.turns import Media, Result, Text
 from tests.daemon.harness.doubles import (
@@ -377,6 +377,19 @@ async def test_two_calls_with_one_id_get_two(store: Store) -> None:
         ids = [r.id for r in await (await b.harness.log(id)).read() if r.kind == "call"]
         assert len(set(ids)) == 3
         assert ids[0] == "c"
+
+
+async def test_a_providers_words_that_no_header_holds_are_cut(store: Store) -> None:
+    strange = Outcome(Usage(), "\ud800" + "s" * 100_000, "normal")
+    provider = FakeProvider(says(run("i" * 100_000, "x"), end="calls"), [Block("text", b"ok"), strange])
+    async with bench(store, provider, FakePool("w")) as b:
+        id = await b.session()
+        assert await b.rest(id) == "closed"
+        records = await (await b.harness.log(id)).read()
+        (call,) = (r for r in records if r.kind == "call")
+        assert len(call.id) == 16
+        assert [r.header.for_ for r in records if r.kind == "result"] == [call.id]
+        assert records[-1].header.stop.startswith("\ufffds")
 
 
 async def test_what_a_broken_try_said_never_counts(store: Store) -> None:

@@ -174,11 +174,12 @@ def test_garbage_is_never_a_record(data: bytes) -> None:
         Record(structs.replace(SAMPLE.header, len=records.MAX_BODY + 1), bytes(records.MAX_BODY + 1)),
         Record(structs.replace(SAMPLE.header, len=3), b"four"),
         Record(structs.replace(SAMPLE.header, via="\udc80"), SAMPLE.body),
+        Record(structs.replace(SAMPLE.header, usage=records.Usage(True, 1)), SAMPLE.body),
     ],
-    ids=["header", "body", "length", "surrogate"],
+    ids=["header", "body", "length", "surrogate", "type"],
 )
 def test_what_could_not_be_read_back_is_not_written(record: Record) -> None:
-    with pytest.raises(BadRecord, match=r"result record|the body has"):
+    with pytest.raises(BadRecord, match=r"result record|the body has|does not parse"):
         records.encode(record)
 
 

@@ -363,6 +363,13 @@ def test_calls_without_ids_are_told_apart_by_a_name_after_whole_arguments(index:
     assert calls(found) == [("", "run", '{"x":1}'), ("", "run", '{"x":2}'), ("", "read", "{}")]
 
 
+def test_a_name_in_every_fragment_costs_no_look_at_all_of_them() -> None:
+    code = "{}" * 20_000
+    pieces = ['{"code": "', *code, '"}']
+    found = answer(*(call(0, name="run", args=piece) for piece in pieces))
+    assert calls(found) == [("", "run", f'{{"code": "{code}"}}')]
+
+
 def test_an_empty_last_fragment_that_repeats_the_name_is_no_call() -> None:
     assert calls(answer(call(0, name="run", args="{}"), call(0, name="run", args=""))) == [("", "run", "{}")]
 
@@ -449,6 +456,7 @@ def test_anything_odd_in_a_chunk_is_passed_over() -> None:
             },
             Usage(9, 7),
         ),
+        ({"prompt_tokens": True, "completion_tokens": 10**30}, Usage()),
     ],
 )
 def test_usage_is_read_as_each_server_writes_it(usage: Any, counted: Usage) -> None:

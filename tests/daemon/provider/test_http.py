@@ -1,4 +1,5 @@
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -15,6 +16,7 @@ from daemon.provider.base import (
     Answer,
     Block,
     Delta,
+    Event,
     Outcome,
     Provider,
     ProviderError,
@@ -22,7 +24,8 @@ from daemon.provider.base import (
     Retry,
     Streamed,
 )
-from daemon.provider.http import PIECE, open_session, stream
+from daemon.provider.http import PIECE, TAKEN, open_session, stream
+from daemon.provider.messages import Decoder as MessagesDecoder
 from daemon.provider.openai_chat import OpenAIChat
 from daemon.provider.retry import RetryPolicy
 
@@ -451,3 +454,32 @@ async def test_an_unread_error_of_the_client_is_ours(server: Server) -> None:
     assert error.retryable
     assert isinstance(error, ProviderError)
     assert not isinstance(error, aiohttp.ClientError)
+
+
+async def test_a_body_that_unpacks_to_much_is_taken_in_small_pieces(server: Server) -> None:
+    packed = gzip.compress(START + b": nothing\n" * 1_000_000 + said("hello").removeprefix(START))
+    server.answers = [streams(packed, headers={"content-encoding": "gzip"})]
+    sizes: list[int] = []
+
+    class Measured(MessagesDecoder):
+        def feed(self, data: bytes) -> list[Event]:
+            sizes.append(len(data))
+            return super().feed(data)
+
+    class Measuring(Anthropic):
+        def decoder(self) -> MessagesDecoder:
+            return Measured()
+
+    assert await server.take(provider=Measuring()) == WHOLE
+    assert max(sizes) <= TAKEN
+    assert sum(sizes) > 10_000_000
+
+
+async def test_an_error_is_valid_unicode_for_whoever_follows(server: Server) -> None:
+    broken = event("error", error={"type": "overloaded_error", "message": "half \ud800" + "m" * 10**6})
+    server.answers = [streams(START, broken), streams(said("hello"))]
+    retry, *rest = await server.take()
+    assert isinstance(retry, Retry)
+    assert retry.why.startswith("half \ufffdm")
+    assert len(retry.why) < 5000
+    assert rest == WHOLE

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.protocol.records import TEXT, CallBody, Usage
+from daemon.protocol.records import MAX_BODY, TEXT, CallBody, Usage
 from daemon.provider.base import Block, Delta, Event, Outcome, ProviderError
 from daemon.provider.messages import BLOCK, Decoder
 from tests.daemon.provider.recorded import (
@@ -382,8 +382,54 @@ def test_a_failed_decoder_stays_failed() -> None:
         decoder.end()
 
 
-def test_an_event_over_the_limit_is_malformed() -> None:
+def test_an_event_over_the_limit_is_too_long_and_not_asked_for_again() -> None:
     decoder = Decoder(limit=100)
     with pytest.raises(ProviderError) as caught:
         decoder.feed(b"x" * 101)
-    assert caught.value.code == "malformed"
+    assert (caught.value.code, caught.value.retryable) == ("too_long", False)
+
+
+def test_an_answer_without_an_end_is_given_up_at_its_limit() -> None:
+    decoder = Decoder(most=10_000)
+    decoder.feed(start() + block({"type": "text", "text": ""}, stop=False))
+    piece = event("content_block_delta", index=0, delta={"type": "text_delta", "text": "x" * 900})
+    assert len(decoder.feed(piece * 100)) < 11
+    with pytest.raises(ProviderError) as caught:
+        decoder.feed(b"")
+    assert (caught.value.code, caught.value.retryable) == ("too_long", False)
+
+
+def test_a_block_that_no_record_takes_is_too_long() -> None:
+    half = {"type": "text_delta", "text": "x" * (MAX_BODY // 2 + 1)}
+    error = failed(answer(block({"type": "text", "text": ""}, half, half)))
+    assert (error.code, error.retryable) == ("too_long", False)
+
+
+@pytest.mark.parametrize("depth", [100, 300, 700, 900, 990, 1100, 100_000])
+def test_a_block_however_deep_is_taken_or_malformed(depth: int) -> None:
+    deep = b'{"type":"new","x":' + b"[" * depth + b"]" * depth + b"}"
+    raw = b'data: {"type":"content_block_start","index":0,"content_block":' + deep + b"}\n\n"
+    found = answer(raw + event("content_block_stop", index=0))
+    error = found[-1]
+    assert blocks(found) if depth == 100 else blocks(found) or isinstance(error, ProviderError)
+    if isinstance(error, ProviderError):
+        assert error.code == "malformed"
+
+
+@pytest.mark.parametrize("count", [True, -1, 2**53 + 1, 10**30, 1.5, "7", None, [1], {"a": 1}])
+def test_a_count_that_is_none_is_left_out(count: object) -> None:
+    closing = event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": count})
+    counted = outcome(decode([start() + closing + event("message_stop")])).usage.output
+    assert type(counted) is int
+    assert counted <= 1
+
+
+@pytest.mark.parametrize("old", [5, "word", None, {"a": 1}, [{"b": 2}]])
+def test_citations_of_any_shape_are_taken(old: object) -> None:
+    found = answer(
+        block(
+            {"type": "text", "text": "x", "citations": old}, {"type": "citations_delta", "citation": {"c": 3}}
+        )
+    )
+    kept = msgspec.json.decode(blocks(found)[0].body)["citations"]
+    assert kept[-1] == {"c": 3}

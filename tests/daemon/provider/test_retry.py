@@ -59,3 +59,9 @@ def test_six_tries_are_made_and_no_more() -> None:
 def test_ten_minutes_are_tried_and_no_more() -> None:
     assert POLICY.wait(failure(), 5, 584) == 16
     assert "tried 5 times in 585 s" in given_up(failure(), tried=5, elapsed=585).message
+
+
+def test_a_wait_beyond_all_dates_is_named_by_the_last_one() -> None:
+    error = ProviderError("busy", code="overloaded", retryable=True, retry_after=1e300)
+    with pytest.raises(ProviderError, match="until 9999-12-31"):
+        RetryPolicy().wait(error, 1, 0.0)
