@@ -138,7 +138,7 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
                 async with AsyncExitStack() as listeners:
                     served = await _listen(listeners, parts, harness, version)
                     await _admit_workers(listeners, settings.data / admission.SOCKET, pool, root)
-                    root.create_task(_keep_local(pool, settings.scratch, version), name="local worker")
+                    root.create_task(_keep_local(pool, settings, version), name="local worker")
                     await parts.providers.refresh(LISTING_WAIT)
                     await harness.resume()
                     log.info("ready", socket=str(settings.socket), listen=list(served.tcp), pid=os.getpid())
@@ -191,12 +191,14 @@ async def _admit_workers(listeners: AsyncExitStack, path: Path, pool: Pool, root
         log.warning("no worker but the local one can dial", why=str(error))
 
 
-async def _keep_local(pool: Pool, scratch: Path, version: str) -> None:
+async def _keep_local(pool: Pool, settings: Settings, version: str) -> None:
     """Keep the local worker there: started where none runs, dialled again for ever when it is lost."""
+    if os.geteuid() == 0:
+        log.warning("the local worker runs agents' code as root, since root runs this daemon")
     wait = FIRST_WAIT
     while True:
         try:
-            socket = await launch.ensure(scratch, version)
+            socket = await launch.ensure(settings.scratch, version, settings.worker)
             reader, writer = await asyncio.open_unix_connection(socket)
         except (OSError, launch.LaunchError) as error:
             log.warning("the local worker is not there", why=str(error), again_in=wait)

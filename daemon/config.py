@@ -12,6 +12,9 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from daemon import allowance
+from daemon.allowance import Allowance
+
 T = TypeVar("T")
 
 SYSTEM_FILE: Final = Path("/etc/outrider/outrider.toml")
@@ -78,8 +81,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     `model` is the default of new sessions, empty when none is named. `stored` and `written` are what `providers` is
     made of: the data folder's own tables and those of outrider.toml, which go first. `insecure`: addresses that are
-    not loopback may go without TLS. `grace`: seconds that a call waits for a worker that is gone. `warnings`: lines for
-    the operator.
+    not loopback may go without TLS. `grace`: seconds that a call waits for a worker that is gone. `worker`: what the
+    local worker allows. `warnings`: lines for the operator.
     """
 
     data: Path
@@ -91,6 +94,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     tls: Tls | None
     insecure: bool
     grace: float
+    worker: Allowance
     providers: Mapping[str, ProviderEntry]
     stored: Mapping[str, Any]
     written: Mapping[str, Any]
@@ -124,6 +128,7 @@ _SECTIONS: Final[Mapping[str, type[Struct]]] = {
     "daemon": _Daemon,
     "tls": _Tls,
     "rehearsal": _Rehearsal,
+    "worker": Allowance,
 }
 
 
@@ -143,21 +148,9 @@ def load(
     folder = Path(os.path.abspath((named or usual).expanduser()))
     own = folder == usual
 
-    user_file = _xdg(environ, "XDG_CONFIG_HOME", home / ".config") / "outrider/outrider.toml"
-    given_file = environ.get("OUTRIDER_CONFIG", "")
-    if given_file:
-        user_file = Path(given_file).expanduser()
-        if not user_file.exists():
-            raise ConfigError(f"OUTRIDER_CONFIG names {user_file}, which is not there")
-    tables: dict[str, Any] = {}
-    files: list[Path] = []
     warnings: list[str] = []
-    for file in (system_file, user_file):
-        if (table := _read(file, warnings)) is not None:
-            _check(table, file)
-            tables = _merge(tables, table)
-            files.append(file)
-
+    user_file = _user_file(environ)
+    tables, files = _tables_of((system_file, user_file), warnings)
     defaults = msgspec.convert(tables.get("defaults", {}), _Defaults)
     daemon = msgspec.convert(tables.get("daemon", {}), _Daemon)
     rehearsal = msgspec.convert(tables.get("rehearsal", {}), _Rehearsal).folder
@@ -176,13 +169,25 @@ def load(
         tls=_tls(msgspec.convert(tables.get("tls", {}), _Tls)),
         insecure=insecure,
         grace=daemon.grace,
+        worker=_allowance(tables),
         providers=providers(stored, written, environ, warnings),
         stored=stored,
         written=written,
         rehearsal=Path(rehearsal).expanduser() if rehearsal else user_file.parent / "rehearsal",
-        files=tuple(files),
+        files=files,
         warnings=tuple(warnings),
     )
+
+
+def worker(environ: Mapping[str, str], file: str = "", *, system_file: Path = SYSTEM_FILE) -> Allowance:
+    """What a worker allows that is no daemon's own: `[worker]` of `file`, else of the files that a daemon reads.
+
+    Raises ConfigError.
+    """
+    if file and not Path(file).expanduser().exists():
+        raise ConfigError(f"--config names {file}, which is not there")
+    files = (Path(file).expanduser(),) if file else (system_file, _user_file(environ))
+    return _allowance(_tables_of(files, [])[0])
 
 
 def workers_folder(environ: Mapping[str, str]) -> Path:
@@ -223,6 +228,35 @@ def _socket(environ: Mapping[str, str], given: str, data: Path, own: bool) -> Pa
 def _xdg(environ: Mapping[str, str], name: str, default: Path) -> Path:
     value = environ.get(name, "")
     return Path(value) if os.path.isabs(value) else default  # the specification: a relative one is ignored
+
+
+def _user_file(environ: Mapping[str, str]) -> Path:
+    home = Path(environ.get("HOME") or Path.home())
+    file = _xdg(environ, "XDG_CONFIG_HOME", home / ".config") / "outrider/outrider.toml"
+    if given := environ.get("OUTRIDER_CONFIG", ""):
+        file = Path(given).expanduser()
+        if not file.exists():
+            raise ConfigError(f"OUTRIDER_CONFIG names {file}, which is not there")
+    return file
+
+
+def _tables_of(candidates: tuple[Path, ...], warnings: list[str]) -> tuple[dict[str, Any], tuple[Path, ...]]:
+    """The tables of those files that are there, a later one's over an earlier one's; and which are there."""
+    tables: dict[str, Any] = {}
+    files = []
+    for file in candidates:
+        if (table := _read(file, warnings)) is not None:
+            _check(table, file)
+            tables = _merge(tables, table)
+            files.append(file)
+    return tables, tuple(files)
+
+
+def _allowance(tables: Mapping[str, Any]) -> Allowance:
+    try:
+        return allowance.checked(msgspec.convert(tables.get("worker", {}), Allowance))
+    except allowance.AllowanceError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _read(file: Path, warnings: list[str]) -> dict[str, Any] | None:

@@ -16,23 +16,25 @@ from daemon.worker import keeper, station
 
 AS_ROOT: Final = (
     "this is root, and agents would run their code as root: start it as the user whose files they may touch, "
-    "or say --as-root"
+    "or say --as-root, or as_root = true in [worker] of its configuration"
 )
 
 
-def work(connect: str, name: str, scratch: str, as_root: bool, environ: Mapping[str, str]) -> int:
+def work(connect: str, name: str, scratch: str, file: str, as_root: bool, environ: Mapping[str, str]) -> int:
     """Be the worker `name` of the daemon that listens at `connect`, until a signal ends it."""
     try:
         dialing.check_name(name)
     except dialing.BadNameError as error:
         raise VerbError(str(error), USAGE) from error
-    if os.geteuid() == 0 and not as_root:
+    allowed = config.worker(environ, file)
+    if os.geteuid() == 0 and not (as_root or allowed.as_root):
         raise VerbError(AS_ROOT, USAGE)
     place = station.Place(
         scratch=folder(scratch, name, environ),
         release=importlib.metadata.version("outrider"),
         socket=config.check_socket(_path(connect)),
         name=name,
+        allowed=allowed,
     )
     config.check_socket(place.scratch / keeper.SOCKET)
     station.log_to_stderr()

@@ -8,6 +8,7 @@ from typing import Any, Final, assert_never
 
 from daemon.protocol import frames, framing
 from daemon.worker import runs, transfer
+from daemon.worker.access import EVERYWHERE, Access
 from daemon.worker.environment import Ended
 from daemon.worker.refusal import Refusal
 from daemon.worker.writes import Writes
@@ -21,7 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class Connection:
-    """Serves one connection until it ends; `update` is called with the release a harness asks for."""
+    """Serves one connection until it ends.
+
+    `update` is called with the release a harness asks for, `access` gives what holds for a file that is asked for.
+    """
 
     def __init__(
         self,
@@ -30,12 +34,14 @@ class Connection:
         all_runs: runs.Runs,
         writes: Writes,
         update: Callable[[str], None],
+        access: Callable[[], Access] = lambda: EVERYWHERE,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._runs = all_runs
         self._writes = writes
         self._update = update
+        self._access = access
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._credits: dict[int, transfer.Credit] = {}
         self._uploads: dict[int, transfer.Upload] = {}
@@ -178,7 +184,7 @@ class Connection:
 
     def _read(self, frame: frames.Read) -> None:
         credit = transfer.Credit()
-        self._begin(frame.id, transfer.send_file(frame, credit, self._send_piece))
+        self._begin(frame.id, transfer.send_file(frame, credit, self._send_piece, self._access()))
         self._credits[frame.id] = credit
 
     async def _send_piece(self, frame: frames.Bytes, body: bytes) -> None:
@@ -203,7 +209,7 @@ class Connection:
             self.send(frames.Window(id=frame.id, bytes=size))
 
         try:
-            size = await transfer.receive_file(frame, upload, self._writes, taken)
+            size = await transfer.receive_file(frame, upload, self._writes, taken, self._access())
         finally:
             upload.over = True
         self.send(frames.Done(id=frame.id, size=size))

@@ -12,6 +12,7 @@ from typing import Final
 
 from daemon.protocol import frames
 from daemon.worker import surroundings
+from daemon.worker.access import EVERYWHERE, Access
 from daemon.worker.refusal import Refusal
 
 _KINDS: Final = (
@@ -79,10 +80,11 @@ class Reading:
     only) and `end` says that nothing follows them. One that grows is read up to where it ended when it was opened.
     """
 
-    def __init__(self, frame: frames.Read) -> None:
+    def __init__(self, frame: frames.Read, access: Access = EVERYWHERE) -> None:
         path = resolve(frame.path, frame.cwd)
         self.path = path
         try:
+            access.read(os.path.realpath(path), path)
             regular(os.stat(path), path)  # before it is opened: opening a device can do things
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError as error:
@@ -90,6 +92,7 @@ class Reading:
         try:
             found = os.fstat(self._fd)
             regular(found, path)
+            access.opened_to_read(self._fd, path)
         except Refusal:
             os.close(self._fd)
             raise
@@ -191,7 +194,7 @@ class Writing:
     One that is to be removed has an empty temporary one: the journal takes a write for undone while that is there.
     """
 
-    def __init__(self, frame: frames.Write) -> None:
+    def __init__(self, frame: frames.Write, access: Access = EVERYWHERE) -> None:
         path = self.asked = resolve(frame.path, frame.cwd)
         self.expect = frame.expect.lower()
         self._remove = frame.remove
@@ -202,6 +205,10 @@ class Writing:
         self.size = 0
         try:
             self.path = os.path.realpath(path)
+            access.write(self.path, path)
+            if frame.remove:  # a link is what is removed, not what it leads to
+                folder, name = os.path.split(path)
+                access.write(os.path.join(os.path.realpath(folder), name), path)
             try:
                 self._old: os.stat_result | None = os.stat(self.path)
             except FileNotFoundError:
@@ -217,10 +224,14 @@ class Writing:
             self.temporary = os.path.join(folder, f".outrider-{secrets.token_hex(8)}.tmp")
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._fd = os.open(self.temporary, flags, frame.mode & 0o777)
+            access.opened_to_write(self._fd, self.path, path)
         except FileExistsError as error:
             raise Refusal("not_found", f"{path}: a part of the path is a file, not a folder") from error
         except OSError as error:
             raise refusal(error, path) from error
+        except Refusal:
+            self.drop()
+            raise
 
     def add(self, data: bytes) -> None:
         try:

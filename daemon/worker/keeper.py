@@ -15,8 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from daemon.allowance import Allowance
 from daemon.protocol import frames
-from daemon.worker import connection, interpreters, journal, runs, surroundings
+from daemon.worker import access, connection, interpreters, journal, runs, surroundings
 from daemon.worker.writes import Writes
 
 LOCK: Final = "keeper.lock"
@@ -58,6 +61,7 @@ class Keeper:
         self._retiring = ""
         self._home = ""
         self._ended = asyncio.Event()
+        self._access = access.EVERYWHERE
         self.runs: runs.Runs
         self.writes: Writes
 
@@ -80,10 +84,11 @@ class Keeper:
     async def listening(self) -> AsyncIterator[None]:
         """Locked and listening; on the way out everything that was started is ended. Raises Busy."""
         with contextlib.ExitStack() as held:
-            kept, sock, names = await asyncio.to_thread(self._open, held)
+            kept, sock, names, allowed = await asyncio.to_thread(self._open, held)
             async with asyncio.TaskGroup() as self._tasks:
                 self.runs = runs.Runs(kept, self.spawn, self._environ, names)
                 self.runs.on_end = self._run_ended
+                self._allow(allowed)
                 self.writes = Writes(kept, self.spawn)
                 server = await asyncio.start_unix_server(self._connected, sock=sock)
                 cleaning = self.spawn(self._clean(), "clean the journal")
@@ -98,19 +103,22 @@ class Keeper:
                         task.cancel()
                     await self.runs.close(self._reason)
 
-    def _open(self, held: contextlib.ExitStack) -> tuple[journal.Journal, socket.socket, tuple[str, ...]]:
+    def _open(
+        self, held: contextlib.ExitStack
+    ) -> tuple[journal.Journal, socket.socket, tuple[str, ...], Allowance]:
         """Lock, find the interpreters, take up the journals, listen; a socket that a killed keeper left is replaced.
 
         Blocks.
         """
         held.enter_context(locked(self.scratch / LOCK))
-        names = self._find(self._environ)
+        allowed = access.load(self.scratch)
+        names = self._find(allowed.variables(self._environ))
         kept = journal.Journal(self.scratch / "runs")
         kept.load()
         self._home = surroundings.home()
         path = self.scratch / SOCKET
         path.unlink(missing_ok=True)
-        return kept, listener(path), names
+        return kept, listener(path), names, allowed
 
     async def serve(self) -> None:
         """Serve until `stop`."""
@@ -123,10 +131,27 @@ class Keeper:
             log.warning("a connection of user %d was refused", uid)
             writer.close()
             return
-        one = connection.Connection(reader, writer, self.runs, self.writes, self._update)
-        task = self.spawn(one.serve(self.hello()), "connection")
+        one = connection.Connection(
+            reader, writer, self.runs, self.writes, self._update, lambda: self._access
+        )
+        task = self.spawn(self._serve_one(one), "connection")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
+        task.add_done_callback(lambda _: writer.close())
+
+    async def _serve_one(self, one: connection.Connection) -> None:
+        """What is allowed is looked up anew for each connection: a worker that is started again brings its own."""
+        try:
+            self._allow(await asyncio.to_thread(access.load, self.scratch))
+        except access.Unreadable as error:
+            log.error("%s; what was allowed before still is", error)
+        await one.serve(self.hello())
+
+    def _allow(self, allowed: Allowance) -> None:
+        if allowed != self.runs.allowed:
+            log.info("allowed from now on: %s", msgspec.json.encode(allowed).decode())
+            self.runs.allowed = allowed
+            self._access = access.Access(allowed, self.scratch)
 
     def hello(self) -> frames.Hello:
         """What this worker is and still knows."""
@@ -145,6 +170,8 @@ class Keeper:
             memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             started=self._started,
             journal_age=self.runs.journal.age,
+            running=len(self.runs.going),
+            environments=self.runs.environments,
             runs=tuple(self.runs.journal.runs(HELLO_RUNS)),
         )
 

@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 from typing import Final
 
+from daemon.allowance import Allowance
 from daemon.protocol import frames, framing
-from daemon.worker import keeper, surroundings
+from daemon.worker import access, keeper, surroundings
 
 START_WAIT: Final = 30.0  # seconds for a keeper to listen: it may have many journals to read
 HELLO_WAIT: Final = frames.HELLO_WAIT  # seconds for one that listens to say hello
@@ -27,11 +28,12 @@ class LaunchError(Exception):
     """No keeper could be had for this scratch folder; the message says why and what to do."""
 
 
-async def ensure(scratch: Path, release: str) -> Path:
+async def ensure(scratch: Path, release: str, allowed: Allowance | None = None) -> Path:
     """The socket of a live keeper for `scratch`, started where none runs or where an idle one is of another release.
 
     One of another release that still has runs is left to finish them: it ends by itself then, and its connections
-    with it; call this again. Raises LaunchError.
+    with it; call this again. `allowed` holds for it from now on, also where it runs already; None leaves what holds.
+    Raises LaunchError.
     """
     scratch = Path(await asyncio.to_thread(os.path.abspath, scratch))
     path = scratch / keeper.SOCKET
@@ -45,6 +47,13 @@ async def ensure(scratch: Path, release: str) -> Path:
         raise LaunchError(
             f"the worker's scratch folder {scratch} cannot be made: {error.strerror}"
         ) from error
+    if allowed is not None:
+        try:
+            await asyncio.to_thread(access.store, scratch, allowed)
+        except OSError as error:
+            raise LaunchError(
+                f"what is allowed cannot be written into {scratch}: {error.strerror}"
+            ) from error
     lock = scratch / keeper.LOCK
     loop = asyncio.get_running_loop()
     give_up = loop.time() + START_WAIT

@@ -10,3 +10,8 @@ class Refusal(Exception):
         super().__init__(message)
         self.code: frames.ErrorCode = code
         self.message = message
+
+
+def own_rule(what: str, allowed: str, key: str) -> str:
+    """The sentence for what the worker's own configuration does not allow."""
+    return f"{what}: this worker's own configuration allows {allowed} (`{key}` in its [worker])"

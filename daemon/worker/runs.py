@@ -8,11 +8,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from daemon.allowance import Allowance
 from daemon.protocol import frames
 from daemon.worker import interpreters, journal, output, surroundings, syntax
 from daemon.worker.environment import Ended, Ending, Environment, Spawn, first_of
 from daemon.worker.going import Peer, Run, Slot
-from daemon.worker.refusal import Refusal
+from daemon.worker.refusal import Refusal, own_rule
 
 MAX_GOING: Final = 512  # runs at once, queued ones too: each may hold a thread, five descriptors and a shell
 MAX_TIMEOUT: Final = 7 * 24 * 3600.0  # seconds
@@ -27,13 +30,14 @@ class NotBegun(Exception):
 
 
 class Runs:
-    """All runs and environments of a worker; `names` are its interpreters, the default first."""
+    """All runs and environments of a worker; `found` are the interpreters that are there, the default first."""
 
     def __init__(
-        self, kept: journal.Journal, spawn: Spawn, environ: Mapping[str, str], names: tuple[str, ...]
+        self, kept: journal.Journal, spawn: Spawn, environ: Mapping[str, str], found: tuple[str, ...]
     ) -> None:
         self.journal = kept
-        self.names = names
+        self.allowed = Allowance()
+        self._found = found
         self.going: dict[journal.Key, Run] = {}
         self._spawn = spawn
         self._environ = environ
@@ -41,6 +45,18 @@ class Runs:
         self._tasks: dict[journal.Key, asyncio.Task[None]] = {}
         self._closing = ""
         self.on_end: Callable[[], None] = lambda: None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The interpreters that are there and allowed, the default first."""
+        if self.allowed.interpreters is None:
+            return self._found
+        return tuple(name for name in self.allowed.interpreters if name in self._found)
+
+    @property
+    def environments(self) -> int:
+        """How many interpreters are alive."""
+        return sum(bool(slot.environment and not slot.environment.died) for slot in self._slots.values())
 
     def run(self, peer: Peer, frame: frames.Run, code: bytes) -> None:
         """Answer a `run`: begin it, or attach to what has its name."""
@@ -53,6 +69,8 @@ class Runs:
             self._answer_finished(peer, frame.id, key)
         else:
             self._admit(frame)
+            if self.allowed.seconds:
+                frame = msgspec.structs.replace(frame, timeout=min(frame.timeout, self.allowed.seconds))
             run = self.going[key] = Run(frame, code, frame.interpreter or self.names[0])
             run.waiting.append((peer, frame.id))
             slot = self._slots.setdefault((frame.session, run.interpreter), Slot())
@@ -62,6 +80,9 @@ class Runs:
         for name, id in (("session", frame.session), ("call", frame.call)):
             if not 0 < len(id) <= MAX_ID:
                 raise Refusal("bad_request", f"`{name}` must have 1 to {MAX_ID} characters")
+        if not self.names or (frame.interpreter in self._found and frame.interpreter not in self.names):
+            what = f"code may not be run with `{frame.interpreter}`" if self.names else "no code may be run"
+            raise Refusal("denied", own_rule(what, ", ".join(self.names) or "none", "interpreters"))
         if frame.interpreter and frame.interpreter not in self.names:
             listed = ", ".join(self.names)
             raise Refusal(
@@ -75,6 +96,9 @@ class Runs:
             raise Refusal(
                 "limit", f"{MAX_GOING} runs are going or waiting here: try again when some have ended"
             )
+        if 0 < self.allowed.runs <= len(self.going):
+            what = f"{len(self.going)} runs are going or waiting here, so this one was not begun"
+            raise Refusal("limit", own_rule(what, f"{self.allowed.runs} at once", "runs"))
 
     def attach(self, peer: Peer, frame: frames.Attach) -> None:
         """Answer an `attach` in its three forms."""
@@ -190,7 +214,8 @@ class Runs:
                     slot.reset or known[run.interpreter] or "the worker's keeper ended and was started again"
                 )
         cwd = await asyncio.to_thread(start_folder, run.frame.cwd)
-        environment = interpreters.make(run.interpreter, cwd, self._environ, self._spawn)
+        environ = self.allowed.variables(self._environ)
+        environment = interpreters.make(run.interpreter, cwd, environ, self._spawn)
         slot.environment = environment
         for old in [one for one in slot.retired if one.gone]:
             await old.kill("")
@@ -242,7 +267,7 @@ class Runs:
 
     def _begin(self, meta: journal.Meta, code: bytes) -> tuple[Path, output.Sink]:
         folder = self.journal.begin(meta, code)
-        return folder, output.Sink(folder / journal.OUTPUT)
+        return folder, output.Sink(folder / journal.OUTPUT, self.allowed.output or output.MAX_FILE)
 
     def _finish(
         self,
@@ -256,6 +281,8 @@ class Runs:
         sink.close()
         text, truncated = sink.tail()
         notes = (*notes, *ending.notes, *([sink.trouble] if sink.trouble else []))
+        if ending.stopped == "timeout" and meta.timeout == self.allowed.seconds:
+            notes += (own_rule("it was ended", f"{self.allowed.seconds:g} seconds a run", "seconds"),)
         result = journal.Result(
             ended=time.time(),
             exit=ending.exit,

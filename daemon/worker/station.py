@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from daemon.allowance import Allowance
 from daemon.protocol import dialing, frames
 from daemon.worker import journal, keeper, launch, link
 
@@ -28,10 +29,14 @@ class LinkBusy(Exception):
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Where a worker works and for whom: `socket` is the harness's, `name` what it calls itself there."""
+    """Where a worker works and for whom: `socket` is the harness's, `name` what it calls itself there.
+
+    `allowed`: what holds for its keeper, whatever the harness asks.
+    """
 
     scratch: Path
     release: str
+    allowed: Allowance
     socket: Path
     name: str
 
@@ -118,7 +123,7 @@ async def dial(socket: Path) -> link.Stream:
 async def keep(place: Place) -> link.Stream:
     """A stream to the keeper, which is started where none runs. Raises Gone."""
     try:
-        path = await launch.ensure(place.scratch, place.release)
+        path = await launch.ensure(place.scratch, place.release, place.allowed)
         return await asyncio.open_unix_connection(str(path), limit=link.PIECE)
     except launch.LaunchError as error:
         raise link.Gone(str(error)) from error

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 from daemon.protocol import frames, framing
 from daemon.worker import files
+from daemon.worker.access import EVERYWHERE, Access
 from daemon.worker.refusal import Refusal
 from daemon.worker.writes import Writes
 
@@ -64,10 +65,13 @@ class Upload:
 
 
 async def send_file(
-    frame: frames.Read, credit: Credit, send: Callable[[frames.Bytes, bytes], Awaitable[None]]
+    frame: frames.Read,
+    credit: Credit,
+    send: Callable[[frames.Bytes, bytes], Awaitable[None]],
+    access: Access = EVERYWHERE,
 ) -> None:
     """Answer a `read` with its pieces. Raises Refusal."""
-    reading = await limited(files.Reading, frame, undo=files.Reading.close)
+    reading = await limited(files.Reading, frame, access, undo=files.Reading.close)
     try:
         last = False
         while not last:
@@ -86,7 +90,11 @@ async def send_file(
 
 
 async def receive_file(
-    frame: frames.Write, upload: Upload, writes: Writes, taken: Callable[[int], None]
+    frame: frames.Write,
+    upload: Upload,
+    writes: Writes,
+    taken: Callable[[int], None],
+    access: Access = EVERYWHERE,
 ) -> int:
     """Carry out a `write` of which `frame` is the first piece; the bytes written. Raises Refusal.
 
@@ -97,7 +105,7 @@ async def receive_file(
     key = (frame.session, frame.call) if frame.call else None
     if (before := await writes.before(key)) is not None:
         return before
-    writing = await limited(files.Writing, frame, undo=files.Writing.drop)
+    writing = await limited(files.Writing, frame, access, undo=files.Writing.drop)
     try:
         last = False
         while not last:

@@ -25,9 +25,16 @@ def which(verb: Verb) -> Verb:
     "--connect", default="", metavar="SOCKET", help="The socket at which the daemon's workers dial."
 )
 @which
+@click.option(
+    "--config",
+    "file",
+    default="",
+    metavar="FILE",
+    help="Configuration whose [worker] says what is allowed here; else the usual outrider.toml.",
+)
 @click.option("--as-root", is_flag=True, help="Run agents' code as root, where root starts this.")
 @click.pass_context
-def worker(ctx: click.Context, connect: str, name: str, scratch: str, as_root: bool) -> Any:
+def worker(ctx: click.Context, connect: str, name: str, scratch: str, file: str, as_root: bool) -> Any:
     """Be a worker of a daemon, in the foreground, until SIGTERM or Ctrl-C.
 
     \b
@@ -37,15 +44,17 @@ def worker(ctx: click.Context, connect: str, name: str, scratch: str, as_root: b
     as if nothing had been. `outrider worker down` ends both.
     """
     if ctx.invoked_subcommand is not None:
-        if connect or as_root:
-            raise click.UsageError(f"--connect and --as-root do not go with `{ctx.invoked_subcommand}`")
+        if connect or file or as_root:
+            raise click.UsageError(
+                f"--connect, --config and --as-root do not go with `{ctx.invoked_subcommand}`"
+            )
         ctx.obj = (scratch, name)
         return None
     if not connect or not name:
         raise click.UsageError("--connect SOCKET and --name NAME say whose worker this is, and its name")
     from daemon.verbs import worker as verbs
 
-    return verbs.work(connect, name, scratch, as_root, os.environ)
+    return verbs.work(connect, name, scratch, file, as_root, os.environ)
 
 
 @worker.command("status", short_help="Say how the worker of this machine stands.")
