@@ -1,6 +1,7 @@
 """Which workers are here, and calling one: at most once, whatever becomes of its connection."""
 
 import asyncio
+import math
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,7 @@ MAX_READ: Final = 16 << 20  # bytes that `read` holds unless told: a camera's ph
 REDIAL: Final = 10.0  # seconds given to a worker that has been gone for long: twice its longest pause
 FAULTS: Final = 3  # connections that broke the protocol, after which a call is given up: each cuts the others
 YOUNGER: Final = "the worker's journal is younger than the call, so it may have run before that was lost"
+OTHER: Final = "what has the worker's name now is not what the call was sent to, so it may have run there"
 KEPT: Final = 10_000  # frames owed to a worker that is away, and interrupted runs; the oldest go first
 
 
@@ -59,6 +61,8 @@ class _Worker:
         self.name = name
         self.connection: Connection | None = None
         self.hello: frames.Hello | None = None  # the last that was heard
+        self.journal: str | None = None  # the one that it came with last
+        self.took = -math.inf  # the clock's time when it came with another one than before
         self.refused = False
         self.removed = False
         self.reason = "it has not dialed"
@@ -175,7 +179,7 @@ class Pool:
         exchange.encode(frame, body)
 
         async def attempt(connection: Connection, one: _Call) -> Output:
-            if one.asked and (output := await self._attach(connection, one, on_output)) is not None:
+            if one.asked and (output := await self._attach(worker, connection, one, on_output)) is not None:
                 return output
             if (session, call) in self._worker(worker).stopped:
                 return Output(stopped="interrupt", notes=("it was not started",))
@@ -195,7 +199,7 @@ class Pool:
         Waits for it if it is going. Never starts anything. Raises WorkerGone.
         """
         return await self._through(
-            worker, self._call(session, call, age), lambda on, one: self._attach(on, one, None)
+            worker, self._call(session, call, age), lambda on, one: self._attach(worker, on, one, None)
         )
 
     async def read(
@@ -258,8 +262,9 @@ class Pool:
         exchange.check(frame)
 
         async def attempt(connection: Connection, one: _Call) -> int:
-            if call and one.asked and connection.journal > one.since and not _knows(connection, one):
-                raise WorkerGone(worker, YOUNGER, started=True)
+            why = self._lost_to(worker, connection, one)
+            if call and one.asked and why and not _knows(connection, one):
+                raise WorkerGone(worker, why, started=True)
             one.ask(self._clock.time())
             return await exchange.write(connection, lambda id, last: replace(frame, id=id, last=last), data)
 
@@ -334,6 +339,9 @@ class Pool:
         if worker.removed:
             connection.end("it was removed")
             return False
+        if worker.journal not in (None, hello.journal):
+            worker.took = self._clock.time()
+        worker.journal = hello.journal
         before, worker.connection = worker.connection, connection
         worker.hello, worker.refused, worker.reason = hello, False, ""
         if before is not None:
@@ -396,7 +404,7 @@ class Pool:
         return connection
 
     async def _attach(
-        self, connection: Connection, one: _Call, on_output: Callable[[bytes], None] | None
+        self, worker: str, connection: Connection, one: _Call, on_output: Callable[[bytes], None] | None
     ) -> Output | None:
         """How a call that may have begun ended; None when it never did."""
         with connection.request() as request:
@@ -409,10 +417,16 @@ class Pool:
                 return Output(unknown=refused.message)
         if not isinstance(end, frames.Unknown):
             return end
-        if connection.journal > one.since:
-            return Output(unknown=YOUNGER)
+        if why := self._lost_to(worker, connection, one):
+            return Output(unknown=why)
         one.asked = False
         return None
+
+    def _lost_to(self, worker: str, connection: Connection, one: _Call) -> str:
+        """Why a call that this connection's journal does not know may have run all the same; empty: it did not."""
+        if connection.journal > one.since:
+            return YOUNGER
+        return OTHER if self._worker(worker).took > one.since else ""
 
     async def _tell(self, worker: _Worker, key: tuple[str, ...], make: Make) -> str | None:
         """The worker's answer to a frame, None when it is not here; then, or given up, it is owed. Raises Refused.

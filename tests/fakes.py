@@ -99,6 +99,7 @@ class FakeWorker:
     ) -> None:
         self.name = name
         self.body = b""
+        self.journal = "journal"  # its name
         self.known: set[Key] = set()
         self.ran: Counter[Key] = Counter()
         self.results: dict[Key, bytes] = {}
@@ -121,6 +122,7 @@ class FakeWorker:
             hostname=self.name,
             interpreters=("bash", "python"),
             scratch="/scratch",
+            journal=self.journal,
             journal_age=self._clock.time() - self.born,
         )
 

@@ -125,7 +125,8 @@ class Update(_Frame, frozen=True, tag="update"):
 class Hello(_Frame, frozen=True, tag="hello"):
     """First frame of a connection.
 
-    `journal_age`: seconds since the worker's journal was begun; a call older than it that the journal does
+    `journal` names the worker's journal: another name is another journal, however old. `journal_age`: seconds since
+    it was begun; a call older than it that the journal does
     not know may have run before the journal was lost. `running`: runs that go or wait; `environments`: interpreters
     that are alive; both as the connection was made. `runs`: [session, call] still known.
     """
@@ -142,6 +143,7 @@ class Hello(_Frame, frozen=True, tag="hello"):
     cpus: int = 0
     memory: int = 0
     started: str = ""
+    journal: str = ""
     journal_age: float = 0.0
     running: int = 0
     environments: int = 0

@@ -104,6 +104,7 @@ class Journal:
             birth = Birth(clock(), now)
             write_whole(folder / BIRTH, msgspec.json.encode(birth), durable=True)
         self.born = birth.time
+        self.id = f"{birth.time!r}-{birth.boot}"  # no other journal has it
 
     @property
     def age(self) -> float:

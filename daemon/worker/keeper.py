@@ -169,6 +169,7 @@ class Keeper:
             cpus=len(os.sched_getaffinity(0)),
             memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             started=self._started,
+            journal=self.runs.journal.id,
             journal_age=self.runs.journal.age,
             running=len(self.runs.going),
             environments=self.runs.environments,

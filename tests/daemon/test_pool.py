@@ -269,6 +269,40 @@ async def test_a_journal_younger_than_the_run_makes_its_effect_unknown(bench: Be
     assert "journal is younger" in (await task).unknown
 
 
+async def test_a_run_is_not_begun_again_by_another_machine_that_took_the_name(bench: Bench) -> None:
+    task, _ = await going(bench)
+    bench.clock.advance(1)
+    other = bench.another()
+    other.journal = "another, and older than the call"
+    await other.dial()
+    await bench.worker.ended()
+    other.send(frames.Unknown(id=(await other.take(frames.Attach)).id))
+    assert "what has the worker's name now is not what the call was sent to" in (await task).unknown
+    later = bench.run("later")
+    await other.take(frames.Run)  # what it is asked for itself is its own
+    await other.cut()
+    await other.dial()
+    other.send(frames.Unknown(id=(await other.take(frames.Attach)).id))
+    run = await other.take(frames.Run)
+    other.send(frames.Result(id=run.id, exit=0), b"once")
+    assert (await later).text == b"once"
+    await other.cut()
+
+
+async def test_a_write_is_not_done_again_by_another_machine_that_took_the_name(bench: Bench) -> None:
+    await bench.worker.dial()
+    task = bench.tasks.start(bench.pool.write("gpu", "f", b"data", session="s", call="c"))
+    await bench.worker.take(frames.Write)
+    bench.clock.advance(1)
+    other = bench.another()
+    other.journal = "another, and older than the call"
+    await other.dial()
+    await bench.worker.ended()
+    with pytest.raises(WorkerGone, match="what has the worker's name now"):
+        await task
+    await other.cut()
+
+
 @pytest.mark.parametrize(("journal", "starts"), [(100.0, True), (10.0, False)])
 async def test_a_call_of_an_earlier_daemon_is_asked_for_first(
     bench: Bench, journal: float, starts: bool
