@@ -6,13 +6,13 @@ from daemon.protocol.records import MAX_BODY
 from daemon.provider import errors, sse
 from daemon.provider.base import Block, Event, ProviderError
 
-MAX_ANSWER: Final = 128 << 20  # bytes of events: some 1000 for each token of the longest answers there are
+MAX_ANSWER: Final = 128 << 20  # bytes: some 1000 for each token of the longest answers there are
 
 
 class StreamDecoder:
     """Feeds a wire's events to `_event`, which appends what they give; see `base.Decoder`.
 
-    `limit`: bytes of one event; `most`: of all of them, since an answer is held until it is complete.
+    `limit`: bytes of one event; `most`: of the answer, which is held until it is complete.
 
     A wire counts its real events in `_events`, and sets `_done` when it has given its Outcome.
     """
@@ -31,6 +31,9 @@ class StreamDecoder:
     def feed(self, data: bytes) -> list[Event]:
         if self._failed is not None:
             raise self._failed
+        self._left -= len(data)
+        if self._left < 0:
+            raise errors.endless("it has no end")
         try:
             found = self._parser.feed(data)
         except sse.TooLong as error:
@@ -66,10 +69,7 @@ class StreamDecoder:
         raise errors.cut("the stream ended before its last event")
 
     def _whole(self, event: sse.Event, given: list[Event]) -> None:
-        """Take one event, within the limits. Raises ProviderError; then what it gave does not count."""
-        self._left -= len(event.data)
-        if self._left < 0:
-            raise errors.endless("it has no end")
+        """Take one event, within what a record holds. Raises ProviderError; then what it gave does not count."""
         before = len(given)
         try:
             self._event(event, given)

@@ -25,7 +25,7 @@ from daemon.provider.base import (
 from daemon.provider.retry import RetryPolicy
 
 PIECE: Final = 256 << 10  # bytes of a body sent at once: the loop gets its turn between two
-TAKEN: Final = 64 << 10  # bytes of an answer taken at once, for the same: a small one may unpack to gigabytes
+TAKEN: Final = 16 << 10  # bytes of an answer taken at once, for the same: a small one may unpack to gigabytes
 MAX_ERROR: Final = 64 << 10  # bytes read of an answer that is an error
 ERROR_TIME: Final = 10.0  # seconds to read it in
 LINGER: Final = 0.2  # seconds that a finished answer has to close, so that its connection can be used again

@@ -62,7 +62,7 @@ class _Open:
 class Decoder(StreamDecoder):
     """One answer's decoder; see `base.Decoder`. Blocks it does not know are kept raw, as kind thinking.
 
-    `limit`: bytes of one event; `most`: of all of them.
+    `limit`: bytes of one event; `most`: of the whole answer.
     """
 
     def __init__(self, limit: int = sse.MAX_EVENT, most: int = MAX_ANSWER) -> None:
