@@ -1,0 +1,207 @@
+"""Cost of a run: a round trip through a pool and a keeper of another process, and the capture of much output."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import common
+import structlog
+from msgspec import Struct
+
+from daemon.pool import Pool
+from daemon.protocol import frames
+from daemon.worker import keeper, launch, login
+
+WORKER: Final = "bench"
+WARM: Final = 20  # runs that are not counted
+ECHO: Final = (
+    "import socket, sys\nsock = socket.socket(fileno=int(sys.argv[1]))\n"
+    "while data := sock.recv(1 << 16): sock.sendall(data)"
+)
+LOOP: Final = "import sys\nfor line in sys.stdin:\n exec(line)\n print(0, flush=True)"
+PRINTS: Final = (
+    "import sys\nline = b'0123456789' * 10 + b'\\n'\n"
+    "for _ in range({} // len(line * 1000)): sys.stdout.buffer.write(line * 1000)"
+)
+YES: Final = "yes $(printf %0100d 0) | head -c {}"
+
+
+class Interpreter(Struct, frozen=True):
+    """What is measured of one: code that does nothing, code that prints so many bytes; the same without a keeper."""
+
+    name: str
+    nothing: str
+    prints: str
+    bare: Sequence[str]  # a program that carries out lines and answers each by one
+    line: bytes
+    to_file: Sequence[str]  # a program that carries out its last argument
+
+
+@contextlib.asynccontextmanager
+async def pool(scratch: Path) -> AsyncIterator[Pool]:
+    """A pool whose worker is a keeper on `scratch`, in a process of its own; it is ended afterwards."""
+    path = await launch.ensure(scratch, "bench")
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        changed = asyncio.Event()
+        one = Pool(release="bench", on_change=changed.set)
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(one.serve(WORKER, reader, writer), name="serve")
+            while one.hello(WORKER) is None:
+                changed.clear()
+                await changed.wait()
+            yield one
+            serving.cancel()
+    finally:
+        await launch.end(scratch)
+
+
+def bare_round_trips(argv: Sequence[str], line: bytes, times: int) -> list[float]:
+    """Seconds of each line that a bare program on pipes carries out and answers."""
+    taken = []
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(times):
+            start = time.perf_counter()
+            process.stdin.write(line)
+            process.stdin.flush()
+            process.stdout.readline()
+            taken.append(time.perf_counter() - start)
+        process.stdin.close()
+    return taken[WARM:]
+
+
+def socket_round_trips(python: str, times: int) -> list[float]:
+    """Seconds of each small frame that a process sends back over a Unix socket."""
+    ours, theirs = socket.socketpair()
+    data = frames.encode(frames.Run(id=1, session="s", call="c"), b"true")
+    taken = []
+    argv = [python, "-c", ECHO, str(theirs.fileno())]
+    with subprocess.Popen(argv, pass_fds=(theirs.fileno(),)), ours:
+        theirs.close()
+        for _ in range(times):
+            start = time.perf_counter()
+            ours.sendall(data)
+            ours.recv(1 << 16)
+            taken.append(time.perf_counter() - start)
+    return taken[WARM:]
+
+
+async def runs(one: Pool, which: Interpreter, times: int) -> list[float]:
+    """Seconds of each run that does nothing."""
+    taken = []
+    for n in range(times):
+        start = time.perf_counter()
+        output = await one.run(WORKER, "s", f"{which.name}-{n}", which.nothing, interpreter=which.name)
+        taken.append(time.perf_counter() - start)
+        if output.exit or output.text:
+            raise SystemExit(f"{which.name} answered {output}")
+    return taken[WARM:]
+
+
+async def side_by_side(one: Pool, which: Interpreter, sessions: int, times: int) -> float:
+    """Runs a second of so many sessions at once."""
+
+    async def session(s: int, label: str, count: int) -> None:
+        for n in range(count):
+            await one.run(WORKER, f"s{s}", f"{which.name}-{label}{n}", which.nothing, interpreter=which.name)
+
+    taken = 0.0
+    for label, count in (("warm", 1), ("", times)):
+        start = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for s in range(sessions):
+                group.create_task(session(s, label, count), name=f"session {s}")
+        taken = time.perf_counter() - start
+    return sessions * times / taken
+
+
+async def capture(one: Pool, which: Interpreter, size: int, folder: Path) -> None:
+    """Print `size` bytes through the keeper, and into a file without it."""
+    code = which.prints.format(size)
+    file = folder / "bare"
+    rows = []
+    for n in range(2):
+        bare, whole = await asyncio.to_thread(into_file, [*which.to_file, code], file)
+        start = time.perf_counter()
+        output = await one.run(WORKER, "s", f"{which.name}-big-{n}", code, interpreter=which.name)
+        taken = time.perf_counter() - start
+        kept = os.stat(output.full_output).st_size
+        if kept != whole:
+            raise SystemExit(f"{which.name}: {kept} bytes are kept of {whole}")
+        os.unlink(output.full_output)
+        rows.append((taken, bare, whole))
+    taken, bare, whole = min(rows)
+    rates = (
+        f"{whole / taken / 1e6:.0f} MB/s kept, {whole / bare / 1e6:.0f} MB/s by the bare program into a file"
+    )
+    print(f"{which.name:6} {whole / 1e9:.2f} GB: {rates}: {taken / bare:.2f} times", flush=True)
+
+
+def into_file(argv: Sequence[str], file: Path) -> tuple[float, int]:
+    """Seconds that a program takes to print into a file, which is removed again, and the bytes it printed."""
+    start = time.perf_counter()
+    with file.open("wb") as out:
+        subprocess.run(argv, stdout=out, check=True)
+    taken = time.perf_counter() - start
+    size = file.stat().st_size
+    file.unlink()
+    return taken, size
+
+
+def peak(scratch: Path) -> float:
+    """Most memory that the keeper has had, in MB."""
+    status = Path(f"/proc/{keeper.holder(scratch / keeper.LOCK)}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+async def measure(folder: Path, times: int, sessions: int, size: int) -> None:
+    python = login.python(await asyncio.to_thread(login.environment, os.environ)) or ""
+    found = [Interpreter("bash", "true", YES, ["bash"], b"true; echo $?\n", ["bash", "-c"])]
+    async with pool(folder / "w") as one:
+        hello = one.hello(WORKER)
+        if hello is not None and "python" in hello.interpreters:
+            found.append(
+                Interpreter("python", "pass", PRINTS, [python, "-c", LOOP], b"pass\n", [python, "-c"])
+            )
+        socket_trip = socket_round_trips(python, times + WARM)
+        print(f"floor  a frame there and back over a socket: {common.ms(socket_trip)}", flush=True)
+        for which in found:
+            bare = bare_round_trips(which.bare, which.line, times + WARM)
+            through = await runs(one, which, times + WARM)
+            floor = common.median_ms(bare) + common.median_ms(socket_trip)
+            print(
+                f"{which.name:6} `{which.nothing}`: {common.ms(through)}   on a bare pipe {common.ms(bare)}; "
+                f"over pipe and socket: {common.median_ms(through) / floor:.1f} times",
+                flush=True,
+            )
+        for which in found if sessions else ():
+            rate = await side_by_side(one, which, sessions, max(1, times // sessions))
+            print(f"{which.name:6} `{which.nothing}` in {sessions} sessions at once: {rate:.0f} a second")
+        print(f"keeper {peak(folder / 'w'):.0f} MB at most", flush=True)
+        for which in found if size else ():
+            await capture(one, which, size, folder)
+        print(f"keeper {peak(folder / 'w'):.0f} MB at most")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=500, help="round trips that are counted")
+    parser.add_argument("--sessions", type=int, default=10, help="at once; 0 leaves this part out")
+    parser.add_argument("--size", type=int, default=10**9, help="bytes of output; 0 leaves this part out")
+    parser.add_argument("--folder", type=Path, help="where the keeper's scratch is made; else the system's")
+    asked = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    if asked.folder:
+        os.environ["TMPDIR"] = str(asked.folder)
+    with common.folder() as one_folder:
+        asyncio.run(measure(one_folder, asked.runs, asked.sessions, asked.size))
