@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from daemon import allowance
 from daemon.allowance import Allowance
+from daemon.plain import wanted
 
 T = TypeVar("T")
 
@@ -332,7 +333,7 @@ def _convert(table: dict[str, Any], kind: type[T], path: str, file: Path) -> T:
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$.")
         place = f"{path}.{where.rstrip('`')}" if where else path
-        raise ConfigError(f"{file}: {place}: {message}") from error
+        raise ConfigError(f"{file}: {place}: {wanted(message)}") from error
 
 
 def _nearest(word: str, known: "tuple[str, ...] | list[str]") -> str:
@@ -359,6 +360,11 @@ def providers(
     for name in [*tables, *(name for name in stored if name not in tables)]:
         entry = msgspec.convert(_merge(stored.get(name, {}), tables.get(name, {})), ProviderEntry)
         kind = entry.kind or name
+        if entry.kind and kind not in KINDS:
+            near = _nearest(kind, KINDS)
+            raise ConfigError(
+                f"providers.{name}.kind: there is no {kind!r}{near}; kinds are {', '.join(KINDS)}"
+            )
         if kind not in KINDS:
             raise ConfigError(f"providers.{name} needs a kind: one of {', '.join(KINDS)}")
         found[name] = msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""Make any text safe to draw on a terminal, and numbers short enough to read there."""
+"""Make any text safe to draw on a terminal, and numbers and complaints easy to read there."""
 
 import re
 from typing import Final
@@ -14,6 +14,16 @@ _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufff9-\ufffb"
     "\U000e0000-\U000e007f\ud800-\udfff]"
 )
+# What msgspec says of a value of another type, and what its types are called by people.
+_WANTED = re.compile(r"Expected `([a-z |]+)`(.*?)(?:, got `([a-z]+)`)?", re.DOTALL)
+_TYPES: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
 _ESCAPE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # control sequences: colours, cursor movements
     r"|[\]PX^_][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)"  # strings for the terminal: titles, links, clipboard
@@ -132,6 +142,16 @@ def seconds(time: float) -> str:
     minutes, rest = divmod(round(time), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def wanted(complaint: str) -> str:
+    """What msgspec says of a value of another type, in words; anything else as it stands."""
+    found = _WANTED.fullmatch(complaint)
+    if found is None:
+        return complaint
+    types = " or ".join(_TYPES.get(type, type) for type in found[1].split(" | "))
+    got = f", not {_TYPES.get(found[3], found[3])}" if found[3] else ""
+    return f"expected {types}{found[2]}{got}"
 
 
 def count(number: int, word: str) -> str:

@@ -69,7 +69,8 @@ def resolve(name: str, providers: Mapping[str, Provider]) -> tuple[Provider, Mod
     known = provider.models()
     if isinstance(provider, Rehearsal) and all(model != script.name for script in known):
         there = ", ".join(f"{wanted}/{script.name}" for script in known)
-        raise ProviderError(f"model {name!r}: there is no such rehearsal; there are {there}", code="model")
+        why = f"there is no such rehearsal; there are {there} (new files are found when the daemon starts)"
+        raise ProviderError(f"model {name!r}: {why}", code="model")
     facts = models.CHAT if isinstance(provider, OpenAIChat) else ()
     return provider, models.known_as(model, known, facts)
 

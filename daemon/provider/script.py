@@ -3,10 +3,12 @@
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
+
+from daemon.plain import wanted
 
 SHIPPED: Final = Path(__file__).parent / "rehearsals"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -153,5 +155,8 @@ def parse(data: bytes, where: str) -> Script:
 def _explained(error: str) -> str:
     problem, _, path = error.partition(" - at `$")
     field = path.rstrip("`").lstrip(".")
-    fields = next(kind for pattern, kind in _PARTS if re.match(pattern, field)).__struct_fields__
-    return f"{field or 'the file'}: {problem}; fields here are {', '.join(fields)}"
+    part = next(kind for pattern, kind in _PARTS if re.match(pattern, field))
+    if found := re.fullmatch("Invalid enum value (.*)", problem, re.DOTALL):
+        words = get_args(get_type_hints(part)[field.rpartition(".")[2]])
+        return f"{field}: {found[1]} is none of {', '.join(words)}"
+    return f"{field or 'the file'}: {wanted(problem)}; fields here are {', '.join(part.__struct_fields__)}"

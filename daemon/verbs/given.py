@@ -3,15 +3,16 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from daemon.plain import line
+from daemon.plain import line, wanted
 from daemon.protocol.records import Limits, WorkerRef
 from daemon.verbs.reach import USAGE, VerbError
 
 T = TypeVar("T")
+_RESERVED: Final = ("cost", "ttl")  # limits that the format has and this release does not keep
 
 
 def worker_refs(given: Sequence[str], here: bool) -> tuple[WorkerRef, ...]:
@@ -64,13 +65,16 @@ def converted(value: dict[str, Any], type: type[T], option: str) -> T:
     known = [field.encode_name for field in msgspec.structs.fields(type)]  # type: ignore[arg-type]
     for name in value:
         if name not in known:
-            raise VerbError(f"{option}: there is no {line(name)!r}; there are {', '.join(known)}", USAGE)
+            there = ", ".join(field for field in known if field not in _RESERVED)
+            raise VerbError(f"{option}: there is no {line(name)!r}; there are {there}", USAGE)
     try:
         return msgspec.convert(value, type)
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$.")
         field = where.rstrip("`")
-        raise VerbError(f"{option}: {f'{field}: ' if field else ''}{line(message, 300)}", USAGE) from error
+        raise VerbError(
+            f"{option}: {f'{field}: ' if field else ''}{line(wanted(message), 300)}", USAGE
+        ) from error
 
 
 def text_of(given: str, what: str) -> str:

@@ -49,6 +49,21 @@ model_option = click.option(
 )
 
 
+def whole_number(least: int = 0) -> Callable[[str | int], int]:
+    """What click makes an option's value a whole number with, from `least` on."""
+
+    def convert(value: str | int) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise click.BadParameter(f"{value!r} is not a whole number from {least} on.")
+        return number
+
+    return convert
+
+
 class Listing(click.Group):
     """A group that lists where it is given no verb: `workers ID` is `workers ls ID`."""
 
@@ -108,9 +123,7 @@ def creating(verb: Verb) -> Verb:
         shell_complete=complete.workers,
         help="A worker the session may use, and where it starts there. Repeatable; else `local` in this folder.",
     )
-    @click.option(
-        "--context", type=click.IntRange(0), default=0, metavar="TOKENS", help="Limit of the context."
-    )
+    @click.option("--context", type=whole_number(), default=0, metavar="TOKENS", help="Limit of the context.")
     @click.option("--tools", default="", metavar="SET|NAME,…", help="A set of tools, or a list of them.")
     @click.option("--instructions", default="", metavar="TEXT|@FILE", help="System text for this session.")
     @param_option

@@ -125,8 +125,8 @@ def test_models_of_a_provider_have_limits(home: Path) -> None:
     [
         ("[deamon]\n", ["outrider.toml", "'deamon'", "did you mean 'daemon'?"]),
         ("[daemon]\nsokcet = 'x'\n", ["outrider.toml", "daemon.sokcet", "did you mean 'socket'?", "listen"]),
-        ("[daemon]\nlisten = 'x'\n", ["daemon.listen", "Expected `array`"]),
-        ("[daemon]\nlisten = [3]\n", ["daemon.listen[0]", "Expected `str`"]),
+        ("[daemon]\nlisten = 'x'\n", ["daemon.listen: expected a list, not text"]),
+        ("[daemon]\nlisten = [3]\n", ["daemon.listen[0]: expected text"]),
         ("[daemon]\nlisten = ['localhost']\n", ["'localhost'", "HOST:PORT"]),
         ("[daemon]\nlisten = ['[::1]:66000']\n", ["66000", "HOST:PORT"]),
         ("defaults = 3\n", ["defaults is a table"]),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon import plain, view
-from daemon.plain import clip, line, printed, safe
+from daemon.plain import clip, line, printed, safe, wanted
 from daemon.protocol import records
 from daemon.protocol.api import Delta
 from daemon.protocol.records import CallBody, Record, Usage, draft, error_draft, json_draft
@@ -78,6 +78,12 @@ def test_output_looks_as_a_terminal_would_have_left_it(output: str, shown: str) 
 
 def test_an_escape_string_cannot_hide_more_than_its_line() -> None:
     assert "seen" in printed("\x1b]0;x\nseen\x07")
+
+
+def test_a_complaint_about_a_type_is_said_in_words() -> None:
+    assert wanted("Expected `int`, got `str`") == "expected a whole number, not text"
+    assert wanted("Expected `array | null` of length >= 1") == "expected a list or null of length >= 1"
+    assert wanted("Object contains unknown field `x`") == "Object contains unknown field `x`"
 
 
 def test_many_backspaces_cost_little() -> None:

@@ -15,15 +15,14 @@ from daemon.verbs.options import (
     limit_option,
     param_option,
     where,
+    whole_number,
     yes_option,
 )
 
 
 @click.command()
 @click.option("--status", type=click.Choice(get_args(Status)), default=None, help="Only those.")
-@click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="At most N."
-)
+@click.option("--limit", type=whole_number(1), default=100, show_default=True, metavar="N", help="At most N.")
 @json_option
 def ls(status: Status | None, limit: int, json: bool) -> int:
     """List the sessions, newest updated first."""
@@ -49,7 +48,7 @@ def info(id: str, json: bool) -> int:
 )
 @click.option(
     "--context",
-    type=click.IntRange(0),
+    type=whole_number(),
     default=None,
     metavar="TOKENS",
     help="Limit of the context; 0 is the model's.",
@@ -85,7 +84,7 @@ def config(
 
 @click.command(short_help="Make a copy of a session, or of its beginning.")
 @id_argument
-@click.argument("n", type=click.IntRange(1), required=False)
+@click.argument("n", type=whole_number(1), required=False)
 @click.option("--post", "text", default=None, metavar="TEXT", help="Post TEXT (`-`: stdin) to the copy.")
 @click.option("-f", "--follow", "to_the_end", is_flag=True, help="With --post: show what comes of it.")
 @full_option

@@ -13,6 +13,7 @@ from daemon.verbs.options import (
     id_argument,
     json_option,
     where,
+    whole_number,
 )
 
 
@@ -80,9 +81,7 @@ def post(
 @click.command(short_help="Show a session's records, and those that come.")
 @id_argument
 @click.option("-f", "--follow", "keep_on", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option(
-    "-n", "last", type=click.IntRange(0), default=None, metavar="N", help="Only the last N records."
-)
+@click.option("-n", "last", type=whole_number(), default=None, metavar="N", help="Only the last N records.")
 @full_option
 @json_option
 def tail(id: str, keep_on: bool, last: int | None, full: bool, json: bool) -> int:

@@ -64,7 +64,13 @@ def test_every_verb_has_help_and_json(said: Said) -> None:
     for verb in every_verb():
         help = said(*verb, "-h")
         assert "--json" in help or verb == ("completion",)
+        assert "x>=" not in help
         assert max(map(len, help.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("verb", ["workers", "providers", "key"])
+def test_the_help_of_a_group_leaves_nothing_out(said: Said, verb: str) -> None:
+    assert "..." not in said(verb, "-h")
 
 
 def test_the_groups_of_the_help_name_every_verb() -> None:
@@ -233,7 +239,8 @@ def test_a_session_that_fails_gives_1_and_says_what_to_do(
         (["post", "abc"], "there is nothing to post"),
         (["tail", "xyz"], "'xyz' is not a session's id"),
         (["post", "abc", " \n"], "the message is empty"),
-        (["ls", "--limit", "0"], "--limit"),
+        (["ls", "--limit", "0"], "'--limit': '0' is not a whole number from 1 on."),
+        (["tail", "abc", "-n", "few"], "'-n': 'few' is not a whole number from 0 on."),
         (["ls", "--status", "lost"], "'lost' is not one of"),
         (["new", "--param", "temperature"], "KEY=VALUE"),
         (["new", "--worker", ":x"], "NAME or NAME:FOLDER"),
