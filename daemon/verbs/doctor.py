@@ -154,10 +154,27 @@ def _providers(said: api.Providers, environ: Mapping[str, str], here: bool) -> I
             "none that can answer: only rehearsals play",
             "`outrider providers set anthropic` sets a key",
         )
+    if said.default and not _answers(said):
+        yield failing(
+            "default model",
+            f"{line(said.default)} is not there: a session that names no model is refused",
+            "correct `model` in [defaults] of outrider.toml, then `outrider down` and `outrider up`",
+        )
     if here:
         yield from examine.keys_of_the_environment(
             {provider.name: provider.has_key for provider in real}, environ
         )
+
+
+def _answers(said: api.Providers) -> bool:
+    """Whether there can be a model such as the default; of a server of one's own any name may be right."""
+    name = said.default.partition("/")[0]
+    return any(
+        provider.name == name
+        and provider.served
+        and (provider.kind != "rehearsal" or said.default in {model.name for model in provider.models})
+        for provider in said.providers
+    )
 
 
 def _provider(provider: api.ProviderInfo) -> Check:

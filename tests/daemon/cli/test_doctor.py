@@ -125,7 +125,7 @@ def test_providers_are_judged() -> None:
         return api.ProviderInfo(name, kind, url, key, served, tuple(map(api.ModelInfo, models)))
 
     said = api.Providers(
-        "x",
+        "mine/unlisted",
         (
             provider("anthropic", "anthropic", "", True, True),
             provider("other", "anthropic", "", False, True),
@@ -143,8 +143,20 @@ def test_providers_are_judged() -> None:
         ("provider down", "warning"),
         ("provider google", "warning"),
     ]
-    (none,) = doctor._providers(api.Providers("x", said.providers[-1:]), {}, False)
+    rehearsal = api.ProviderInfo(
+        "rehearsal", "rehearsal", "", False, True, (api.ModelInfo("rehearsal/tour"),)
+    )
+    (none,) = doctor._providers(api.Providers("rehearsal/tour", (rehearsal,)), {}, False)
     assert none.state == "warning"
+    for default in ("rehearsal/tuor", "google/x", "nobody/x", "x"):
+        (bad,) = (
+            check
+            for check in doctor._providers(
+                api.Providers(default, (rehearsal, *said.providers[:-1])), {}, False
+            )
+            if check.name == "default model"
+        )
+        assert (bad.state, "[defaults]" in bad.fix) == ("failing", True)
 
 
 # This machine.
