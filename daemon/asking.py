@@ -1,6 +1,7 @@
 """Ask a daemon over HTTP: one request at a time, each failure a sentence that a person can act on."""
 
 import asyncio
+import os
 import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -143,7 +144,8 @@ class Asker:
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             why = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
             return (
-                f"the certificate of {self.where} is not trusted ({why}); name its CA file or its fingerprint"
+                f"the certificate of {self.where} is not trusted ({why}); "
+                "name its CA file (OUTRIDER_CA) or its fingerprint (OUTRIDER_FINGERPRINT)"
             )
         if isinstance(error, aiohttp.ServerFingerprintMismatch):
             return f"the certificate of {self.where} is another one: its fingerprint is {error.got.hex()}"
@@ -151,7 +153,7 @@ class Asker:
             return f"{self.where} does not answer with TLS; if that is right, write http://"
         cause = getattr(error, "os_error", None) or error
         if not self._socket:
-            return f"cannot connect to {self.where}: {getattr(cause, 'strerror', None) or cause}"
+            return f"cannot connect to {self.where}: {_reason(cause)}"
         match cause:
             case FileNotFoundError():
                 return f"no daemon listens on {self._socket}; start one, or name another socket"
@@ -160,7 +162,7 @@ class Asker:
             case PermissionError():
                 return f"not allowed to open {self._socket}: it belongs to another user"
             case _:
-                return f"cannot connect to {self._socket}: {getattr(cause, 'strerror', None) or cause}"
+                return f"cannot connect to {self._socket}: {_reason(cause)}"
 
     async def _failure(self, answer: aiohttp.ClientResponse) -> ApiFailure:
         data = await answer.content.read(MAX_ERROR)
@@ -170,6 +172,12 @@ class Asker:
             message = f"{self.where} answered {answer.status} {answer.reason or ''}".rstrip()
         after = answer.headers.get("Retry-After", "")
         return ApiFailure(answer.status, message, float(after) if after.isdecimal() else 0.0)
+
+
+def _reason(cause: Exception) -> str:
+    """Why a connection failed, without the addresses that asyncio names in its own way."""
+    number = getattr(cause, "errno", None) or 0
+    return os.strerror(number) if number > 0 else str(getattr(cause, "strerror", None) or cause)
 
 
 def _digest(fingerprint: str) -> bytes:

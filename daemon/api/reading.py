@@ -17,6 +17,7 @@ from daemon.protocol.records import JSON, TEXT
 BODY_WAIT: Final = (
     60.0  # seconds a body has to arrive; 8 MiB at 1 Mbit/s are 67, and it is as a rule a local socket
 )
+FORM: Final = "application/x-www-form-urlencoded"  # nobody means it: a message of this type no model can read
 MULTIPART_EXTRA: Final = 64 << 10  # bytes of boundaries and part headers beside the parts themselves
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9!#$&^_.+-]{1,100}/[a-z0-9!#$&^_.+-]{1,100}")
 _PARAMETER: Final = re.compile(
@@ -68,6 +69,8 @@ async def parts(request: web.Request) -> Sequence[api.Part]:
     if not sent:
         raise Unsupported("Content-Type: say what the body is, text/plain for a text")
     type, parameters = media_type(sent)
+    if type == FORM:
+        raise Unsupported(f"Content-Type: {FORM} is what curl says by itself; say text/plain for a text")
     if not type.startswith("multipart/"):
         return [_part("body", type, parameters, await body(request, api.MAX_POST))]
     boundary = parameters.get("boundary", "")

@@ -314,6 +314,7 @@ async def test_the_idempotency_key_is_passed_on(http: Http, harness: FakeHarness
         ("via=" + "a" * 201, {"Content-Type": "text/plain"}, b"x", 400, "via"),
         ("via=me", {"Content-Type": ""}, b"x", 415, "Content-Type"),
         ("via=me", {"Content-Type": "text"}, b"x", 400, "media type"),
+        ("via=me", {"Content-Type": "application/x-www-form-urlencoded"}, b"x", 415, "say text/plain"),
         ("via=me", {"Content-Type": "text/plain; charset"}, b"x", 400, "media type"),
         ("via=me", {"Content-Type": "text/plain; charset=latin-1"}, b"x", 415, "UTF-8"),
         ("via=me", {"Content-Type": "text/plain; charset*=u''x"}, b"\xff", 422, "byte 0"),

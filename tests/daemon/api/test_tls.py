@@ -64,7 +64,7 @@ async def test_a_certificate_that_is_not_trusted_is_told_with_what_would_do(
         for client, words in [
             (
                 Client(url),
-                r"is not trusted \(unable to get local issuer certificate\); name its CA file or its",
+                r"is not trusted \(unable to get local issuer certificate\); name its CA file \(OUTRIDER_CA\) or its",
             ),
             (Client(url, fingerprint="0" * 64), f"is another one: its fingerprint is {files.fingerprint}"),
             (Client(url, ca=files.key), f"the CA file {files.key} cannot be used: "),
