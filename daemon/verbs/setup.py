@@ -171,6 +171,9 @@ async def set_provider(
     if json:
         say_json(made)
         return OK
+    if (kind, url, key) == ("", "", False):
+        say(f"nothing is set of {line(made.name)} any more")
+        return OK
     has = "has a key" if made.has_key else "has no key"
     say(
         f"{line(made.name)} ({line(made.kind)}) {has} and {count(len(made.models), 'model')}; it holds from now on"

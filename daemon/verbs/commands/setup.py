@@ -69,7 +69,7 @@ def providers() -> None:
     """List the providers of models; set one's key or address."""
 
 
-@providers.command("ls")
+@providers.command("ls", short_help="List the providers, with their keys and addresses.")
 @json_option
 def providers_ls(json: bool) -> int:
     """List the providers: which have a key, where they are, what they serve."""

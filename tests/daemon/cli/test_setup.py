@@ -75,12 +75,15 @@ def test_a_server_of_ones_own_is_set_up_without_a_key(there: Place, said: Said) 
     )
     assert (made["url"], made["has_key"], made["served"]) == ("http://127.0.0.1:9/v1", False, True)
     assert re.search(r"^mine +openai-chat +- +0 +http://127\.0\.0\.1:9/v1$", said("providers"), re.MULTILINE)
+    taken_out = said("providers", "set", "mine", "--kind", "", "--url", "", "--no-key")
+    assert taken_out == "nothing is set of mine any more\n"
+    assert "mine" not in said("providers")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["anthropic", "--kind", "fax"], "kind"),
+        (["anthropic", "--kind", "fax"], "kind: there is no 'fax'; kinds are anthropic, "),
         (["mine", "--kind", "openai-chat"], "url"),
         (["a/b", "--no-key"], "no provider"),
         (["\x1b[2J", "--no-key"], "no provider"),
@@ -145,6 +148,7 @@ def test_https_goes_with_a_ca_or_a_fingerprint_and_is_refused_without(tmp_path: 
         refused = here.outrider("ls", **there)
         assert refused.returncode == 4
         assert "is not trusted" in refused.stderr
+        assert "OUTRIDER_CA" in refused.stderr
         both = here.outrider("ls", OUTRIDER_CA="x", OUTRIDER_FINGERPRINT="y", **there)
         assert (both.returncode, "OUTRIDER_CA" in both.stderr) == (2, True)
         assert "certificate" in here.ok("doctor")
