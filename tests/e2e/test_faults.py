@@ -347,6 +347,7 @@ async def test_a_call_whose_code_takes_long_to_check_still_runs_before_those_beh
 @pytest.mark.timeout(600)
 async def test_two_gigabytes_of_output_on_three_sessions_leave_memory_flat(here: Stage) -> None:
     async with driver(here) as on:
+        await here.mock.config(calls=1, code="true")
         await on.closes(await on.session("Go."))
         before = {pid: peak(pid) for pid in (here.keeper(), here.daemon.pid)}
         await here.mock.config(
