@@ -109,6 +109,41 @@ SCRIPTS: Final = {
     ),
     "quiet": script(runs(*QUIET), {"text": "Done."}),
     "odd": script(*(runs(code, "echo ok") for code in ODD), {"text": "Done."}),
+    "python": script(
+        {
+            "text": "I run.",
+            "calls": [
+                {"tool": "run", "arguments": {"worker": "local", "code": code, "interpreter": "python"}}
+                for code in (
+                    "x = 1; print('on', flush=True); import subprocess; subprocess.run(['sleep', '"
+                    + WORD
+                    + "'])",
+                    "open('ran', 'a').write('later')",
+                )
+            ],
+        },
+        {"text": "Done."},
+    ),
+    "deaf-python": script(
+        {
+            "text": "I run.",
+            "calls": [
+                {
+                    "tool": "run",
+                    "arguments": {
+                        "worker": "local",
+                        "interpreter": "python",
+                        "code": (
+                            "import signal, time\n"
+                            "for n in (signal.SIGINT, signal.SIGTERM): signal.signal(n, signal.SIG_IGN)\n"
+                            "print('on', flush=True)\ntime.sleep(600)\nopen('ran', 'a').write('late')"
+                        ),
+                    },
+                }
+            ],
+        },
+        {"text": "Done."},
+    ),
     "order": script(
         runs(*(f"echo {n} >> ran; : {LINE if n % 3 == 0 else ''}" for n in range(20))), {"text": "Done."}
     ),
@@ -306,6 +341,20 @@ async def test_code_that_breaks_or_ends_the_shell_costs_one_call_and_not_the_nex
         assert exits["exit 3"] == 3
         assert exits["kill -9 $$"] == 137
         await lives(on, session)
+
+
+@pytest.mark.parametrize("model", ["python", "deaf-python"])
+async def test_python_that_is_stopped_ends_with_what_it_started(here: Stage, model: str) -> None:
+    async with driver(here) as on:
+        session = await on.session(model=f"rehearsal/{model}")
+        async with on.outputs(session) as printed:
+            await on.post(session, f"[[conv:{session}]] Go.")
+            await printed
+        async with asyncio.timeout(10):
+            await on.client.stop(session, VIA)
+        assert processes(WORD) == []
+        await lives(on, session)
+        assert here.ran() == []
 
 
 async def test_twenty_calls_of_one_answer_to_one_interpreter_run_once_and_in_order(here: Stage) -> None:
