@@ -140,14 +140,10 @@ class Fold:
                 error = records.error_of(record)
                 by = f" via {header.via}" if header.via else ""
                 hint = _HINTS.get(error.code, _RETRY)
-                return Item(
-                    header.n,
-                    "error",
-                    line(f"error: {error.code}{by}"),
-                    safe(error.message),
-                    "failed",
-                    hint=hint,
-                )
+                title, body = f"error: {error.code}{by}", error.message
+                if error.code == "stopped" and header.via:
+                    title, body = f"stopped{by}", ""  # the message says the same
+                return Item(header.n, "error", line(title), safe(body), "failed", hint=hint)
             case "summary":
                 return Item(header.n, "summary", _SPOKEN["summary"], _body(record), folded=True)
             case "end":

@@ -120,9 +120,13 @@ async def retry(place: Where, prefix: str, json: bool) -> int:
     """Let a failed session go on."""
     async with connect(place) as client:
         id = await session_id(client, prefix)
-        status = await client.retry(id)
+        status = (await client.info(id)).status
+        if status != "closed":
+            status = await client.retry(id)
     if json:
         say_json({"id": id, "status": status})
+    elif status == "closed":
+        say(f"{id} is closed: there is nothing to go on with")
     else:
         say(f"{id} is {status}")
     return OK

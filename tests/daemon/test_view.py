@@ -231,7 +231,7 @@ def test_blocks_of_a_try_that_broke_off_are_told_as_void_by_what_follows() -> No
 
 def test_an_error_says_what_one_can_do() -> None:
     item = Fold().add(stored(error_draft("stopped", "stopped by cli", via="cli"), 3))
-    assert (item.title, item.body, item.state) == ("error: stopped via cli", "stopped by cli", "failed")
+    assert (item.title, item.body, item.state) == ("stopped via cli", "", "failed")
     assert item.hint
 
 

@@ -201,6 +201,13 @@ def test_a_failed_session_goes_on_with_retry(said: Said) -> None:
     assert json.loads(said("retry", id, "--json"))["status"] in ("stepping", "failed", "open", "closed")
 
 
+def test_a_retry_of_a_session_that_is_done_says_so(said: Said) -> None:
+    id = said("new", "--model", "rehearsal/echo").strip()
+    said("post", "-f", id, "go")
+    assert said("retry", id) == f"{id} is closed: there is nothing to go on with\n"
+    assert json.loads(said("retry", id, "--json"))["status"] == "closed"
+
+
 # Ids.
 
 
