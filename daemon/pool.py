@@ -297,6 +297,11 @@ class Pool:
         said = await self._tell(to, ("kill", session), lambda id: frames.Kill(id=id, session=session))
         return f"worker {worker!r} is not connected; told when it is" if said is None else said
 
+    def asked(self, worker: str, session: str, call: str) -> bool:
+        """Whether a worker may have got this call: False only for one that waits here and was never sent."""
+        mine = [one for one in self._worker(worker).calls if (one.session, one.call) == (session, call)]
+        return not mine or any(one.asked for one in mine)
+
     def ack(self, worker: str, session: str, call: str) -> None:
         """Tell the worker that this call's result is safe, now or when it dials again. Never waits."""
         to = self._worker(worker)

@@ -26,7 +26,7 @@ async def end_calls(session: Session, pool: Pool, started: datetime) -> list[Rec
     `started`: when this daemon began; a call recorded before it may have been begun by an earlier one.
     """
     begun = set(session.calls)
-    await _end_tasks(session, pool)
+    begun -= await _end_tasks(session, pool)
     drafts = []
     for call in session.chain.orphans:
         if call.id in begun or _before(call, started):
@@ -37,7 +37,8 @@ async def end_calls(session: Session, pool: Pool, started: datetime) -> list[Rec
     return drafts
 
 
-async def _end_tasks(session: Session, pool: Pool) -> None:
+async def _end_tasks(session: Session, pool: Pool) -> set[str]:
+    """End the tasks of running calls; the ids of those that no worker was ever sent, and now never will be."""
     tasks = dict(session.calls)
     worker = {call.id: calls.worker_of(call) for call in session.chain.orphans}
     here = {id: task for id, task in tasks.items() if pool.hello(worker.get(id, "")) is not None}
@@ -49,11 +50,13 @@ async def _end_tasks(session: Session, pool: Pool) -> None:
     if stuck := [id for id, task in here.items() if not task.done()]:
         await _ask([pool.kill(name, session.id) for name in {worker[id] for id in stuck}])
         await asyncio.wait([here[id] for id in stuck], timeout=KILL_TIME)
+    unsent = {id for id in tasks if worker.get(id) and not pool.asked(worker[id], session.id, id)}
     left = [task for task in tasks.values() if not task.done()]
     for task in left:
         task.cancel()
     if left:
         await asyncio.wait(left)
+    return unsent
 
 
 async def _ask(requests: Iterable[Coroutine[Any, Any, object]]) -> None:

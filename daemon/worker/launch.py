@@ -125,7 +125,7 @@ def _start(scratch: Path, release: str) -> str:
         if logfile.stat().st_size > LOG_MAX:
             logfile.replace(logfile.with_name(keeper.LOG + ".1"))
     code = (
-        "import sys; root, scratch, release, ready = sys.argv[1:]; sys.path.append(root); "
+        "import sys; root, scratch, release, ready = sys.argv[1:]; root in sys.path or sys.path.insert(0, root); "
         "from daemon.worker import keeper; keeper.main(scratch, release, int(ready))"
     )
     try:

@@ -216,6 +216,9 @@ class FakePool:
         self.interrupted.append(call)
         self.on_interrupt(call)
 
+    def asked(self, worker: str, session: str, call: str) -> bool:
+        return worker in self.here
+
     async def kill(self, worker: str, session: str) -> str:
         self.killed.append(worker)
         self.on_kill()

@@ -1,5 +1,6 @@
 """Answers that are no finished ones: paused, refused, cut; each durable together with its step."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -103,3 +104,17 @@ async def test_a_session_whose_times_do_not_read_is_settled_all_the_same(store: 
         (await b.harness._sessions.get(id)).chain.created = "yesterday"
         await b.post(id, "hi")
         assert await b.rest(id) == "closed"
+
+
+async def test_a_stop_of_a_call_that_no_worker_was_sent_says_that_it_never_began(store: Store) -> None:
+    class Waiting(FakePool):
+        async def run(self, *args, **more):  # type: ignore[no-untyped-def]
+            self.started.set()
+            await asyncio.Event().wait()
+
+    pool = Waiting()
+    async with bench(store, FakeProvider(says(run("c", "x"), end="calls")), pool) as b:
+        id = await b.session()
+        await pool.started.wait()
+        await b.harness.stop(id, "me")
+        assert await b.bodies(id, "result") == ["stopped before it began"]
