@@ -303,6 +303,19 @@ async def test_a_write_is_not_done_again_by_another_machine_that_took_the_name(b
     await other.cut()
 
 
+async def test_a_call_counts_as_asked_once_the_worker_may_have_got_it(bench: Bench) -> None:
+    task = bench.run("c1")
+    await asyncio.sleep(0)
+    name = bench.worker.name
+    assert not bench.pool.asked(name, "s", "c1")
+    assert bench.pool.asked(name, "s", "never heard of")
+    await bench.worker.dial()
+    run = await bench.worker.take(frames.Run)
+    assert bench.pool.asked(name, "s", "c1")
+    bench.worker.send(frames.Result(id=run.id, exit=0))
+    await task
+
+
 @pytest.mark.parametrize(("journal", "starts"), [(100.0, True), (10.0, False)])
 async def test_a_call_of_an_earlier_daemon_is_asked_for_first(
     bench: Bench, journal: float, starts: bool
