@@ -74,7 +74,8 @@ async def run(place: Where, create: api.Create, parts: Sequence[api.Part], look:
     """Make a session, post to it and show what comes of it, to the end of the answer."""
     async with connect(place) as client:
         id = shown.id = await client.create(create)
-        note(f"the session is {id}")
+        if not look.json:  # each line has it there
+            note(f"the session is {id}")
         await warn_of_absent(client, create.workers)
         watch = _Watch(client, place, id, look, live=True)
         await warn_of_pictures(client, id, parts)
