@@ -56,7 +56,7 @@ class State(Struct, frozen=True, omit_defaults=True, kw_only=True):
     reason: str = ""
 
 
-class Standing(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Standing(Struct, frozen=True, kw_only=True):
     """A worker as it is now. `link`, `keeper`: process ids, 0 where none runs; the keeper's part is its own word.
 
     `state` is `down` where no link runs: what is known of the link is then of the last one.
