@@ -77,7 +77,7 @@ async def test_a_worker_that_dials_runs_the_sessions_that_name_it(here: Stage) -
             await here.mock.config(calls=1, worker="far", code="echo far")
             session = await on.session("Go.", worker="far")
             found = await on.closes(session)
-            assert result(found).text().startswith("far\n")
+            assert result(found).text().startswith("far")
             assert result(found).header.worker == "far"
             said = one.status()
             assert (said["state"], said["name"], said["harness"]) == ("connected", "far", str(one.socket))
