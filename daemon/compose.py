@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from daemon import admission, config
 from daemon.api import keys, listening, server
+from daemon.api.crowd import Complaints
 from daemon.api.keys import Keys
 from daemon.api.server import ListenError, Served
 from daemon.config import Settings
@@ -116,6 +117,7 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
     version = release()
     ending = asyncio.Event()
     _on_signals(ending)
+    asyncio.get_running_loop().set_exception_handler(Complaints())
     pool = Pool(release=version, grace=settings.grace, on_change=lambda: harness.workers_changed())
     async with AsyncExitStack() as owned:
         owned.push_async_callback(store.close)

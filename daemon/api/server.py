@@ -14,6 +14,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from daemon.api import errors, listening, openapi
+from daemon.api.crowd import Crowd, room
 from daemon.api.events import SessionEvents
 from daemon.api.gate import Caller, Gate
 from daemon.api.inflight import InFlight
@@ -33,6 +34,11 @@ BACKLOG: Final = (
     1024  # connections that wait to be accepted; hundreds of readers come back at once after a restart
 )
 FINISH: Final = 15.0  # seconds that requests have to end by themselves: a stop takes up to 10
+FULL: Final = b'{"error":{"code":503,"message":"the daemon has too many connections; try again in a moment"}}'
+CROWDED: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+    b"Retry-After: 1\r\nConnection: close\r\n\r\n%b" % (len(FULL), FULL)
+)
 CALLER: Final = web.RequestKey("caller", Caller)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -77,7 +83,7 @@ async def serve(
         native = Native(harness, SessionEvents(harness, counts, limits), inflight)
         routes = [*running.routes(), *native.routes()]
         running.schema = openapi.document(routes, version)
-        runner = _runner(routes, gate, counts, finish)
+        runner = _runner(routes, gate, counts, finish, limits)
         await runner.setup()
         ours: tuple[int, int] | None = None
         try:
@@ -94,7 +100,7 @@ async def serve(
                 await asyncio.to_thread(listening.remove, socket, ours)
 
 
-def _runner(routes: Sequence[Route], gate: Gate, counts: Counts, finish: float) -> "_Runner":
+def _runner(routes: Sequence[Route], gate: Gate, counts: Counts, finish: float, limits: Limits) -> "_Runner":
     """The routes behind the gate."""
     free = frozenset(route.path for route in routes if route.role is None)
 
@@ -115,6 +121,8 @@ def _runner(routes: Sequence[Route], gate: Gate, counts: Counts, finish: float) 
     return _Runner(
         app,
         counts,
+        Crowd(limits.connections or room()),
+        keepalive_timeout=limits.idle,
         handler_cancellation=True,  # a reader that goes away holds nothing; writes go on, see `inflight`
         access_log=None,
         auto_decompress=False,  # a body's limit counts the bytes that were sent
@@ -151,9 +159,22 @@ async def _start_tcp(runner: web.AppRunner, address: str, tls: ssl.SSLContext | 
 
 
 class _Protocol(web.RequestHandler):
-    """A connection that answers what is not HTTP in the shape of every other error."""
+    """A connection that answers what is not HTTP in the shape of every other error; closed at once in a crowd."""
 
     __slots__ = ()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        remote = isinstance(transport.get_extra_info("sockname"), tuple)
+        if isinstance(self._manager, _Server) and not self._manager.crowd.enter(remote):
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.write(CROWDED)
+            self.force_close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if isinstance(self._manager, _Server):
+            self._manager.crowd.leave()
+        super().connection_lost(exc)
 
     def handle_error(
         self,
@@ -177,6 +198,10 @@ class _Protocol(web.RequestHandler):
 
 
 class _Server(web.Server):
+    def __init__(self, handler: Any, crowd: Crowd, **more: Any) -> None:
+        super().__init__(handler, **more)
+        self.crowd = crowd
+
     def __call__(self) -> web.RequestHandler:
         return _Protocol(self, loop=self._loop, **self._kwargs)
 
@@ -184,15 +209,17 @@ class _Server(web.Server):
 class _Runner(web.AppRunner):
     """A runner whose connections are ours, whose every failure goes through `errors.answer`, and which counts."""
 
-    def __init__(self, app: web.Application, counts: Counts, **more: Any) -> None:
+    def __init__(self, app: web.Application, counts: Counts, crowd: Crowd, **more: Any) -> None:
         super().__init__(app, **more)
         self._counts = counts
+        self._crowd = crowd
 
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
         handler: Any = made.request_handler
         return _Server(
             partial(self._answer, handler),
+            self._crowd,
             request_factory=made.request_factory,
             handler_cancellation=made.handler_cancellation,
             **made._kwargs,

@@ -12,17 +12,23 @@ from daemon.api.gate import Caller
 from daemon.protocol import api, events
 
 PIECE: Final = 64 << 10  # bytes handed to the connection before it is asked whether it has room
+IDLE: Final = 75.0  # longer than proxies keep theirs, so that the end comes from them
 RECONNECT: Final = 1000  # milliseconds a browser waits before it comes back
 
 log = structlog.get_logger("daemon.api")
 
 
 class Limits(Struct, frozen=True):
-    """Of one reader: seconds between comments and without progress, bytes it may fall behind."""
+    """Of one reader: seconds between comments and without progress, bytes it may fall behind.
+
+    Of connections: seconds without a request, or with half of one; how many there may be, 0 for what fits.
+    """
 
     heartbeat: float = api.HEARTBEAT
     slow: float = api.SLOW_READER
     behind: int = api.MAX_BEHIND
+    idle: float = IDLE
+    connections: int = 0
 
 
 class Stream:

@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from yarl import URL
 
+from daemon.api.crowd import Complaints
 from daemon.api.keys import Keys
 from daemon.api.listening import ListenError, split
+from daemon.api.stream import Limits
 from tests.daemon.api.conftest import Http, check
 from tests.daemon.api.fakes import FakeHarness, serve
 
@@ -310,3 +312,45 @@ async def test_what_does_not_finish_in_time_is_cut(harness: FakeHarness, path: P
         async with serve(harness, version="1", socket=path, finish=0.01):
             group.create_task(cut())
             await began.wait()
+
+
+async def test_a_connection_without_a_whole_request_is_closed(harness: FakeHarness, path: Path) -> None:
+    async with serve(harness, version="1", socket=path, limits=Limits(idle=0.1)):
+        for sent in (b"", b"GET / HTTP/1.1\r\nX: ", b"GET /healthz HTTP/1.1\r\nHost: d\r\n\r\n"):
+            reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(sent)
+            said = await reader.read()  # to its end
+            assert said.startswith(b"HTTP/1.1 200 OK" if b"healthz" in sent else b"")
+            writer.close()
+            await writer.wait_closed()
+
+
+async def test_more_connections_than_there_is_room_for_are_told_and_others_go_on(
+    harness: FakeHarness, path: Path
+) -> None:
+    async with serve(
+        harness, version="1", socket=path, tcp=["127.0.0.1:0"], limits=Limits(connections=4)
+    ) as served:
+        host, port = split(served.tcp[0])
+        remote = [await asyncio.open_connection(host, port) for _ in range(3)]
+        reader, writer = await asyncio.open_connection(host, port)
+        assert (await reader.read()).startswith(b"HTTP/1.1 503")
+        writer.close()
+        async with Http.to(path) as http:  # room of its own
+            assert (await http("GET", "/"))["version"] == "1"
+            for _, one in remote:
+                one.close()
+                await one.wait_closed()
+            again = await asyncio.open_connection(host, port)
+            again[1].write(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert (await again[0].read()).startswith(b"HTTP/1.0 200")
+            again[1].close()
+
+
+async def test_that_nothing_can_be_accepted_is_said_once(
+    logs: MutableSequence[MutableMapping[str, Any]],
+) -> None:
+    complaints, loop = Complaints(), asyncio.get_running_loop()
+    for _ in range(1000):
+        complaints(loop, {"message": "socket.accept() out of system resource", "exception": OSError(24, "x")})
+    assert [line["log_level"] for line in logs] == ["error"]
