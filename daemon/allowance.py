@@ -3,11 +3,12 @@
 import fnmatch
 import os
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
+ALWAYS: Final = ("HOME",)  # without it code would not be at home where the worker is
 Text = Annotated[str, Meta(min_length=1)]
 
 
@@ -20,8 +21,8 @@ class Allowance(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
     `interpreters`: those that code may be run with. `read`, `write`: folders, or files, that may be read and written.
     `seconds`: of one run. `output`: bytes of one run's output that are kept. `runs`: that go or wait at once.
-    `environment`: patterns of the names of variables that code gets of those that the worker was started with.
-    `as_root`: whether it may run as root.
+    `environment`: patterns of the names of variables that code gets of those that the worker was started with; HOME it
+    always gets. `as_root`: whether it may run as root.
     """
 
     interpreters: tuple[Text, ...] | None = None
@@ -40,7 +41,7 @@ class Allowance(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         return {
             name: value
             for name, value in environ.items()
-            if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.environment)
+            if name in ALWAYS or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.environment)
         }
 
 

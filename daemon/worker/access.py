@@ -42,12 +42,12 @@ def store(scratch: Path, allowed: Allowance) -> None:
 
 
 class Access:
-    """Which files may be read and written. Paths here are absolute; all methods block."""
+    """Which files may be read and written. Paths here are absolute; its methods block."""
 
     def __init__(self, allowed: Allowance, scratch: Path) -> None:
         self._read = allowed.read
         self._write = allowed.write
-        self._scratch = os.path.realpath(scratch)
+        self._scratch = str(scratch)
 
     def read(self, real: str, asked: str) -> None:
         """Refuse a file that may not be read. `real` is where the path that was asked for leads, links resolved."""

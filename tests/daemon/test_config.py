@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from daemon import config
+from daemon.allowance import Allowance
 from daemon.config import Address, ConfigError, ProviderEntry, Settings
 
 
@@ -230,4 +231,70 @@ def test_providers_set_while_a_daemon_ran_stand_beneath_the_operators_file(home:
     assert set(settings.stored) == {"anthropic", "mine"}
     stored(home, '[defaults]\nmodel = "a/b"\n')
     with pytest.raises(ConfigError, match=r"providers.toml: it holds \[providers.NAME\] alone; 'defaults'"):
+        load(home)
+
+
+# What workers allow.
+
+
+def test_a_worker_allows_what_its_section_says(home: Path) -> None:
+    assert load(home).worker == Allowance()
+    write(
+        home,
+        '[worker]\ninterpreters = ["bash"]\nread = ["~/src", "/srv/"]\nwrite = []\nseconds = 60\noutput = 1000\n'
+        'runs = 4\nenvironment = ["PATH", "LC_*"]\nas_root = true\n',
+    )
+    allowed = Allowance(
+        interpreters=("bash",),
+        read=(os.path.expanduser("~/src"), "/srv"),
+        write=(),
+        seconds=60,
+        output=1000,
+        runs=4,
+        environment=("PATH", "LC_*"),
+        as_root=True,
+    )
+    assert load(home).worker == allowed
+    assert config.worker({"HOME": str(home)}, system_file=home / "etc.toml") == allowed
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("interpreter = []", "no worker.interpreter (did you mean 'interpreters'?)"),
+        ('interpreters = "bash"', "worker.interpreters"),
+        ("seconds = -1", "worker.seconds"),
+        ('read = ["src"]', "worker.read: 'src' is not a path from the root on"),
+        ('write = ["a\\u0000"]', "worker.write"),
+        ("runs = 1.5", "worker.runs"),
+        ('environment = [""]', "worker.environment"),
+    ],
+)
+def test_what_a_worker_cannot_allow_is_told(home: Path, text: str, said: str) -> None:
+    write(home, f"[worker]\n{text}\n")
+    with pytest.raises(ConfigError) as raised:
+        load(home)
+    assert said in str(raised.value)
+
+
+def test_a_worker_of_its_own_reads_the_file_that_is_named_and_no_other(home: Path) -> None:
+    write(home, "[worker]\nruns = 1\n")
+    other = home / "other.toml"
+    with pytest.raises(ConfigError, match=r"--config names .*other.toml, which is not there"):
+        config.worker({"HOME": str(home)}, str(other))
+    other.write_text("[worker]\nseconds = 5\n")
+    assert config.worker({"HOME": str(home)}, str(other)) == Allowance(seconds=5)
+
+
+def test_workers_that_are_started_by_hand_have_a_folder_each(home: Path) -> None:
+    assert config.workers_folder({"HOME": str(home)}) == home / ".local/state/outrider/workers"
+    assert config.workers_folder({"HOME": str(home), "XDG_STATE_HOME": "/s"}) == Path("/s/outrider/workers")
+
+
+def test_the_grace_of_workers_is_ten_minutes_unless_it_is_set(home: Path) -> None:
+    assert load(home).grace == 600
+    write(home, "[daemon]\ngrace = 1.5\n")
+    assert load(home).grace == 1.5
+    write(home, "[daemon]\ngrace = -1\n")
+    with pytest.raises(ConfigError, match=r"daemon\.grace"):
         load(home)
