@@ -270,7 +270,7 @@ def _read(file: Path, warnings: list[str]) -> dict[str, Any] | None:
         return None
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{file}: not valid TOML: {error}") from error
     providers = table.get("providers")
     if isinstance(providers, dict) and mode & (stat.S_IRGRP | stat.S_IROTH):

@@ -24,7 +24,7 @@ def read(path: Path) -> dict[str, Any]:
         return {}
     except OSError as error:
         raise OwnFileError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise OwnFileError(f"{path}: not valid TOML: {error}; correct it or move it away") from error
 
 

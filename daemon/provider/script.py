@@ -134,7 +134,7 @@ def parse(data: bytes, where: str) -> Script:
         value = tomllib.loads(data.decode())
     except UnicodeDecodeError as error:
         raise BadScript(f"{where}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadScript(f"{where}: not TOML: {error}") from None
     try:
         script = msgspec.convert(value, Script)

@@ -139,6 +139,7 @@ def test_models_of_a_provider_have_limits(home: Path) -> None:
         ("[providers.'a/b']\nkind = 'openai'\n", ["providers.a/b", "no slash"]),
         ("[providers]\nanthropic = 'key'\n", ["[providers.anthropic]"]),
         ("x = \n", ["not valid TOML", "line 1"]),
+        (f"x = {'[' * 5000}{']' * 5000}\n", ["not valid TOML", "recursion"]),
     ],
 )
 def test_a_mistake_is_refused_with_the_file_the_key_and_what_would_be_right(

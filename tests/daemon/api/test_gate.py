@@ -98,6 +98,7 @@ async def test_what_cannot_be_written_changes_nothing(path: Path) -> None:
     ("text", "words"),
     [
         ("[keys", "not valid TOML"),
+        (f"x = {'[' * 5000}", "not valid TOML"),
         ('[keys.a]\nrole = "root"\nsha256 = "00"\n', "role"),
         ('[keys.a]\nrole = "admin"\nsha256 = "00"\n', "sha256"),
         ('[keys."a b"]\nrole = "admin"\n', "keys"),

@@ -78,6 +78,7 @@ def test_every_field_reads() -> None:
         ),
         ('[[steps]]\ntext = "a"\nusage = { out = 1 }', ["steps[0].usage", "fields here are input, output"]),
         ("[[steps]", ["not TOML", "line 1"]),
+        (f"x = {'[' * 5000}", ["not TOML", "recursion"]),
     ],
 )
 def test_a_bad_script_names_the_field_and_the_fix(text: str, parts: list[str]) -> None:
