@@ -15,7 +15,6 @@ from daemon.api import listening
 from daemon.protocol import dialing, frames
 from daemon.worker.keeper import peer
 
-SOCKET: Final = "workers.sock"  # in the data folder
 WAITING: Final = 64  # connections at once that have no name yet; more are closed
 CLOSE_WAIT: Final = 2.0  # seconds for a refusal to be taken up
 TAKEN: Final = 64 << 10  # bytes taken at once of what a refused one sends

@@ -139,7 +139,7 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
                 owned.push_async_callback(harness.close)
                 async with AsyncExitStack() as listeners:
                     served = await _listen(listeners, parts, harness, version)
-                    await _admit_workers(listeners, settings.data / admission.SOCKET, pool, root)
+                    await _admit_workers(listeners, settings.data / config.WORKERS, pool, root)
                     root.create_task(_keep_local(pool, settings, version), name="local worker")
                     await parts.providers.refresh(LISTING_WAIT)
                     await harness.resume()

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 SYSTEM_FILE: Final = Path("/etc/outrider/outrider.toml")
 STORED: Final = "providers.toml"  # in the data folder: providers that were set while a daemon ran
+WORKERS: Final = "workers.sock"  # in the data folder: where workers of this machine dial
 LISTEN: Final = ("127.0.0.1:4600",)
 GRACE: Final = 600.0  # seconds that a call waits for its worker to dial again
 SOCKET_LIMIT: Final = 107  # bytes of a Unix socket's path that the kernel takes

@@ -201,7 +201,7 @@ def sockets(settings: "Settings") -> Check:
     from daemon import config
     from daemon.worker import keeper
 
-    paths = (settings.socket, settings.scratch / keeper.SOCKET)
+    paths = (settings.socket, settings.scratch / keeper.SOCKET, settings.data / config.WORKERS)
     for path in paths:
         if (length := len(os.fsencode(path))) > config.SOCKET_LIMIT:
             return failing(
