@@ -99,7 +99,6 @@ class Driver:
 
     def serve(self) -> None:
         """Take orders until the control pipe ends. No interrupt, however late, gets out of here."""
-        signal.signal(signal.SIGURG, self.gate)
         while not self.over:
             try:
                 self.step()
@@ -311,6 +310,8 @@ def main(control: int, status: int) -> None:
             setattr(sys, name, fresh)
     faulthandler.enable(2)
     driver = Driver(control, status)
+    signal.signal(signal.SIGURG, driver.gate)
+    driver.quiet()
     driver.tell(f"ready {driver.pid}\n")
     while not driver.over:
         with contextlib.suppress(BaseException):  # an interrupt between two others
