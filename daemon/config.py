@@ -1,22 +1,17 @@
 """Read outrider.toml and the environment into one frozen value."""
 
-import difflib
 import os
 import re
-import stat
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from daemon import allowance
+from daemon import allowance, strict
 from daemon.allowance import Allowance
-from daemon.plain import wanted
-
-T = TypeVar("T")
+from daemon.strict import ConfigError as ConfigError
 
 SYSTEM_FILE: Final = Path("/etc/outrider/outrider.toml")
 STORED: Final = "providers.toml"  # in the data folder: providers that were set while a daemon ran
@@ -32,10 +27,6 @@ KEYS: Final[Mapping[str, str]] = {  # a provider whose key stands in the environ
     "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
 }
 URLS: Final[Mapping[str, str]] = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used; the message names the file, the key and what would be right."""
 
 
 class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -124,7 +115,6 @@ class _Rehearsal(Struct, frozen=True, forbid_unknown_fields=True):
     folder: str = ""
 
 
-_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 _SECTIONS: Final[Mapping[str, type[Struct]]] = {
     "defaults": _Defaults,
     "daemon": _Daemon,
@@ -247,9 +237,9 @@ def _tables_of(candidates: tuple[Path, ...], warnings: list[str]) -> tuple[dict[
     tables: dict[str, Any] = {}
     files = []
     for file in candidates:
-        if (table := _read(file, warnings)) is not None:
+        if (table := strict.read(file, warnings)) is not None:
             _check(table, file)
-            tables = _merge(tables, table)
+            tables = strict.merge(tables, table)
             files.append(file)
     return tables, tuple(files)
 
@@ -261,93 +251,31 @@ def _allowance(tables: Mapping[str, Any]) -> Allowance:
         raise ConfigError(str(error)) from error
 
 
-def _read(file: Path, warnings: list[str]) -> dict[str, Any] | None:
-    """The file's tables, None where there is no file; a warning where others can read its keys."""
-    try:
-        with file.open("rb") as opened:
-            mode = os.fstat(opened.fileno()).st_mode
-            table = tomllib.load(opened)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{file}: not valid TOML: {error}") from error
-    providers = table.get("providers")
-    if isinstance(providers, dict) and mode & (stat.S_IRGRP | stat.S_IROTH):
-        names = [
-            name for name, entry in providers.items() if isinstance(entry, dict) and _secret(entry.get("key"))
-        ]
-        if names:
-            warnings.append(
-                f"{file} holds the key of {', '.join(names)} and others can read it: chmod 600 {file}"
-            )
-    return table
-
-
-def _secret(key: object) -> bool:
-    return isinstance(key, str) and bool(key) and not _VARIABLE.fullmatch(key)
-
-
 def _check(table: Mapping[str, Any], file: Path) -> None:
     """Every key of the file is one we know and its value of the right type; ConfigError names what is not."""
     for name, value in table.items():
         if name == "providers":
-            for provider, entry in _table(value, name, file).items():
+            for provider, entry in strict.table(value, name, file).items():
                 path = f"providers.{provider}"
                 if not provider or "/" in provider:
                     raise ConfigError(f"{file}: [{path}]: a provider's name has no slash and is not empty")
-                entry = _table(entry, path, file)
-                for model, limits in _table(entry.get("models", {}), f"{path}.models", file).items():
+                entry = strict.table(entry, path, file)
+                for model, limits in strict.table(entry.get("models", {}), f"{path}.models", file).items():
                     where = f"{path}.models.{model}"
-                    _convert(_table(limits, where, file), ModelEntry, where, file)
-                checked = _convert(entry, ProviderEntry, path, file)
+                    strict.convert(strict.table(limits, where, file), ModelEntry, where, file)
+                checked = strict.convert(entry, ProviderEntry, path, file)
                 if checked.kind and checked.kind not in KINDS:
                     raise ConfigError(
-                        f"{file}: {path}.kind is {checked.kind!r}{_nearest(checked.kind, KINDS)}; "
+                        f"{file}: {path}.kind is {checked.kind!r}{strict.nearest(checked.kind, KINDS)}; "
                         f"kinds are {', '.join(KINDS)}"
                     )
         elif section := _SECTIONS.get(name):
-            _convert(_table(value, name, file), section, name, file)
+            strict.convert(strict.table(value, name, file), section, name, file)
         else:
             known = [*_SECTIONS, "providers"]
             raise ConfigError(
-                f"{file}: there is no {name!r}{_nearest(name, known)}; there are {', '.join(known)}"
+                f"{file}: there is no {name!r}{strict.nearest(name, known)}; there are {', '.join(known)}"
             )
-
-
-def _table(value: Any, path: str, file: Path) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{file}: {path} is a table: write [{path}] and its keys below")
-    return value
-
-
-def _convert(table: dict[str, Any], kind: type[T], path: str, file: Path) -> T:
-    known = [field.encode_name for field in msgspec.structs.fields(kind)]  # type: ignore[arg-type]
-    for key in table:
-        if key not in known:
-            raise ConfigError(
-                f"{file}: there is no {path}.{key}{_nearest(key, known)}; {path} has {', '.join(known)}"
-            )
-    try:
-        return msgspec.convert(table, kind)
-    except msgspec.ValidationError as error:
-        message, _, where = str(error).partition(" - at `$.")
-        place = f"{path}.{where.rstrip('`')}" if where else path
-        raise ConfigError(f"{file}: {place}: {wanted(message)}") from error
-
-
-def _nearest(word: str, known: "tuple[str, ...] | list[str]") -> str:
-    near = difflib.get_close_matches(word, known, 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
-
-
-def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(under)
-    for key, value in over.items():
-        below = merged.get(key)
-        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return merged
 
 
 def providers(
@@ -359,10 +287,10 @@ def providers(
     tables = {name: _expanded(name, table, environ, warnings) for name, table in written.items()}
     found: dict[str, ProviderEntry] = {}
     for name in [*tables, *(name for name in stored if name not in tables)]:
-        entry = msgspec.convert(_merge(stored.get(name, {}), tables.get(name, {})), ProviderEntry)
+        entry = msgspec.convert(strict.merge(stored.get(name, {}), tables.get(name, {})), ProviderEntry)
         kind = entry.kind or name
         if entry.kind and kind not in KINDS:
-            near = _nearest(kind, KINDS)
+            near = strict.nearest(kind, KINDS)
             raise ConfigError(
                 f"providers.{name}.kind: there is no {kind!r}{near}; kinds are {', '.join(KINDS)}"
             )
@@ -382,7 +310,7 @@ def providers(
 
 def _stored(file: Path, warnings: list[str]) -> Mapping[str, Any]:
     """The tables of the data folder's own file. Raises ConfigError."""
-    table = _read(file, warnings) or {}
+    table = strict.read(file, warnings) or {}
     for name in table:
         if name != "providers":
             raise ConfigError(f"{file}: it holds [providers.NAME] alone; {name!r} belongs into outrider.toml")
@@ -419,7 +347,7 @@ def _expanded(
 def _expand(text: str, provider: str, environ: Mapping[str, str], warnings: list[str]) -> str:
     warnings += (
         f"providers.{provider} names ${match[1]}, which is not in the environment"
-        for match in _VARIABLE.finditer(text)
+        for match in strict.VARIABLE.finditer(text)
         if match[1] not in environ
     )
-    return _VARIABLE.sub(lambda match: environ.get(match[1], ""), text)
+    return strict.VARIABLE.sub(lambda match: environ.get(match[1], ""), text)
