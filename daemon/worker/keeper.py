@@ -28,10 +28,12 @@ LOG: Final = "keeper.log"
 HELLO_RUNS: Final = 48 << 10  # bytes of hello's `runs`: its header has 64 KiB in all
 CLEAN_EVERY: Final = 600.0  # seconds between two looks at what may go of the journal
 CLEAN_PAUSE: Final = 10.0  # the same, while runs end
+WATCH: Final = 5.0  # seconds between two looks whether the scratch folder is still ours
 READY: Final = "ready"
 BUSY: Final = "busy"  # another keeper serves this scratch folder
 FLOCK: Final = "hhqqi"  # struct flock: type, whence, start, length, pid
 SHUT_DOWN: Final = "the worker's keeper was ended"
+REMOVED: Final = "the worker's scratch folder was removed or replaced"
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,7 @@ class Keeper:
         self._reason = SHUT_DOWN
         self._retiring = ""
         self._home = ""
+        self._lock = (0, 0)  # device and inode of the lock file
         self._ended = asyncio.Event()
         self._access = access.EVERYWHERE
         self.runs: runs.Runs
@@ -91,15 +94,19 @@ class Keeper:
                 self._allow(allowed)
                 self.writes = Writes(kept, self.spawn)
                 server = await asyncio.start_unix_server(self._connected, sock=sock)
-                cleaning = self.spawn(self._clean(), "clean the journal")
+                own = (
+                    self.spawn(self._clean(), "clean the journal"),
+                    self.spawn(self._watch(), "watch the scratch folder"),
+                )
                 serving: set[asyncio.Task[None]] = set()
                 self._serving = serving
                 try:
                     yield
                 finally:
                     server.close()
-                    await asyncio.to_thread((self.scratch / SOCKET).unlink, missing_ok=True)
-                    for task in (cleaning, *serving):  # who dials again reaches the next keeper
+                    if await asyncio.to_thread(self._ours):
+                        await asyncio.to_thread((self.scratch / SOCKET).unlink, missing_ok=True)
+                    for task in (*own, *serving):  # who dials again reaches the next keeper
                         task.cancel()
                     await self.runs.close(self._reason)
 
@@ -111,6 +118,7 @@ class Keeper:
         Blocks.
         """
         held.enter_context(locked(self.scratch / LOCK))
+        self._lock = identity(self.scratch / LOCK)
         allowed = access.load(self.scratch)
         names = self._find(allowed.variables(self._environ))
         kept = journal.Journal(self.scratch / "runs")
@@ -200,6 +208,30 @@ class Keeper:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLEAN_EVERY):
                     await self._ended.wait()
+
+    def _ours(self) -> bool:
+        """Whether the lock is still where the next keeper looks for it. Blocks."""
+        return identity(self.scratch / LOCK) == self._lock
+
+    async def _watch(self) -> None:
+        """End with the scratch folder: nothing can be journaled any more, nobody can dial, and nobody would end us."""
+        while await asyncio.to_thread(self._ours):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WATCH):
+                    await self._stop.wait()
+                    return
+        log.error("%s: %s", self.scratch, REMOVED)
+        self._reason = REMOVED
+        self.stop()
+
+
+def identity(path: Path) -> tuple[int, int]:
+    """Device and inode of a file, zeros where there is none. Opens nothing: to close a locked file unlocks it."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
 
 
 @contextlib.contextmanager

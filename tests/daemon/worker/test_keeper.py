@@ -1,7 +1,9 @@
 """A keeper as its harnesses see it: runs that outlive connections, at most once, whatever comes on the socket."""
 
 import asyncio
+import contextlib
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -193,6 +195,24 @@ async def test_a_session_can_be_killed_while_its_environment_starts(dial: Dial, 
     assert (await dial.ended(id)).end.stopped == "interrupt"
     (home / ".bash_profile").write_text("")
     assert (await dial.run("echo ok")).text == "ok\n"
+
+
+async def test_a_keeper_whose_scratch_folder_is_removed_ends_and_leaves_the_next_ones_alone(
+    scratch: Path, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.worker.keeper.WATCH", 0.02)
+    old, new = (Keeper(scratch, "1", os.environ, lambda _: found) for _ in range(2))
+    async with contextlib.AsyncExitStack() as later:
+        async with old.listening():
+            async with await Dial.to(scratch / SOCKET) as dial:
+                await dial.run("x=1", call="c")
+                await asyncio.to_thread(shutil.rmtree, scratch)
+                await old.serve()
+            scratch.mkdir()
+            await later.enter_async_context(new.listening())
+        async with await Dial.to(scratch / SOCKET) as dial:
+            assert (await dial.run("echo new", call="c")).text == "new\n"
+    assert not (scratch / SOCKET).exists()
 
 
 async def test_one_scratch_folder_has_one_keeper(keeper: Keeper) -> None:
