@@ -126,9 +126,9 @@ class Hello(_Frame, frozen=True, tag="hello"):
     """First frame of a connection.
 
     `journal` names the worker's journal: another name is another journal, however old. `journal_age`: seconds since
-    it was begun; a call older than it that the journal does
-    not know may have run before the journal was lost. `running`: runs that go or wait; `environments`: interpreters
-    that are alive; both as the connection was made. `runs`: [session, call] still known.
+    it was begun; a call older than it that the journal does not know may have run before the journal was lost.
+    `running`: runs that go or wait; `environments`: interpreters that are alive; both as the connection was made.
+    `runs`: [session, call] still known.
     """
 
     protocol: int
