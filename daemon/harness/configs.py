@@ -1,7 +1,7 @@
 """Make and change a session's config, and refuse one that could not be stepped, naming the field."""
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -13,6 +13,9 @@ from daemon.protocol import api
 from daemon.protocol.records import Config, Limits, WorkerRef
 from daemon.provider.base import Model, ProviderError
 from daemon.provider.patch import merge
+
+MAX_MODEL: Final = 500  # characters of its name: each step's record holds it in its header
+DEPTH: Final = 100  # of lists and objects in params: what sends them on goes down by recursion
 
 T = TypeVar("T")
 
@@ -44,6 +47,7 @@ def patched(config: Config, patch: api.ConfigPatch, models: Models) -> Config:
     """`config` under a merge patch."""
     params = config.params
     if patch.params is not msgspec.UNSET:
+        _check_depth(patch.params)
         params = {} if patch.params is None else merge(params, patch.params)
     return structs.replace(
         config,
@@ -56,6 +60,9 @@ def patched(config: Config, patch: api.ConfigPatch, models: Models) -> Config:
 
 def check(config: Config, models: Models) -> Model:
     """What is known of the config's model. Raises Invalid."""
+    if len(config.model) > MAX_MODEL:
+        raise Invalid(f"model: at most {MAX_MODEL} characters")
+    _check_depth(config.params)
     try:
         provider, known = models.resolve(config.model)
         tools.names(config.tools)
@@ -69,6 +76,21 @@ def check(config: Config, models: Models) -> Model:
     if len({ref.name for ref in config.workers}) < len(config.workers):
         raise Invalid("workers: each name may stand once")
     return known
+
+
+def _check_depth(params: Any) -> None:
+    """Raises Invalid where params are nested deeper than DEPTH."""
+    level = [params]
+    for _ in range(DEPTH):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise Invalid(f"params: nested deeper than {DEPTH} lists and objects")
 
 
 def _limits(patch: api.LimitsPatch | msgspec.UnsetType | None, old: Limits) -> Limits:

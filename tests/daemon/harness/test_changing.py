@@ -49,7 +49,15 @@ async def test_a_config_patch_merges_and_takes_defaults_for_null(store: Store) -
 async def test_a_config_that_could_not_be_stepped_is_refused(store: Store) -> None:
     async with bench(store, FakeProvider(), FakePool()) as b:
         id = await b.session("")
-        for bad in (patch(model="no/m"), patch(params={"messages": []}), patch(limits={"cost": 1})):
+        deep: dict[str, Any] = {}
+        for _ in range(900):
+            deep = {"x": deep}
+        for bad in (
+            patch(model="no/m"),
+            patch(params={"messages": []}),
+            patch(limits={"cost": 1}),
+            patch(params=deep),
+        ):
             with pytest.raises(errors.Invalid):
                 await b.harness.patch_config(id, "me", bad)
         assert (await b.kinds(id)).count("config") == 1

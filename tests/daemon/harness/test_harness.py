@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -534,12 +535,21 @@ async def test_a_key_is_remembered_over_a_restart(store: Store) -> None:
         assert await b.post(id, "hi", "k") == first
 
 
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [{"x": value}]
+    return value
+
+
 @pytest.mark.parametrize(
     ("create", "says_"),
     [
         (api.Create(model="other/m"), "served: fake/m"),
         (api.Create(model="fake/m", tools="all"), "tools: there is no set 'all'"),
         (api.Create(model="fake/m", params={"messages": []}), "params: field `messages`"),
+        (api.Create(model="fake/m", params={"a": nested(900)}), "params: nested deeper"),
+        (api.Create(model="fake/" + "m" * 1000), "model: at most"),
         (api.Create(model="fake/m", workers=(WorkerRef("a"), WorkerRef("a"))), "workers"),
         (api.Create(model="fake/m", limits=Limits(cost=1)), "limits.cost"),
         (api.Create(model="fake/m", from_="0" * 16), "model: a copy takes it"),
