@@ -94,6 +94,9 @@ async def work(place: Place) -> None:
     except keeper.Busy:
         pid = await asyncio.to_thread(keeper.holder, place.scratch / LOCK)
         raise LinkBusy(f"process {pid} is the worker of {place.scratch} already") from None
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
     pid = await asyncio.to_thread(keeper.holder, place.scratch / keeper.LOCK)
     log.info("the link ends; the keeper, process %d, goes on with what runs there", pid)
 
