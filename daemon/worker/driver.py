@@ -102,12 +102,12 @@ class Driver:
         while not self.over:
             try:
                 self.step()
-            except BaseException:  # noqa: BLE001 - SIGINT, or a handler of the code's own that raises
+            except BaseException as error:  # noqa: BLE001 - SIGINT, or a handler of the code's own that raises
                 self.failed += 1
                 if self.failed > FAILURES_MAX:  # the code has replaced something that is needed here
                     self.die()
                 if not self.number:
-                    traceback.print_exc()
+                    report(error)
 
     def gate(self, *_: object) -> None:
         """SIGURG stops code that handles SIGINT itself, or ignores it."""

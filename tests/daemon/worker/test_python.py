@@ -47,9 +47,9 @@ def python(dial: Dial) -> Python:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rungs of the ladder stand close together."""
-    monkeypatch.setattr(interpreter, "TERM_AFTER", 0.3)
-    monkeypatch.setattr(interpreter, "KILL_AFTER", 0.6)
-    monkeypatch.setattr(interpreter, "LAST_AFTER", 0.9)
+    monkeypatch.setattr(interpreter, "TERM_AFTER", 0.4)
+    monkeypatch.setattr(interpreter, "KILL_AFTER", 0.8)
+    monkeypatch.setattr(interpreter, "LAST_AFTER", 2.0)
 
 
 async def test_output_and_the_last_value_come_back(python: Python) -> None:
@@ -436,7 +436,9 @@ async def test_an_exception_of_a_handler_between_runs_does_not_end_python(
     await python(code)
     await asyncio.to_thread((tmp_path / "fifo").read_text)
     again = await python("x")
-    assert (again.text, again.end.reset) == ("1\n", "")
+    assert again.text.endswith("1\n"), "the traceback may come before it"
+    assert "driver" not in again.text
+    assert again.end.reset == ""
 
 
 async def test_three_hundred_random_interrupts_are_all_answered(python: Python) -> None:
