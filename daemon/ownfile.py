@@ -5,6 +5,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,10 @@ class OwnFileError(Exception):
 def read(path: Path) -> dict[str, Any]:
     """The file's tables, none where there is no file. Blocks. Raises OwnFileError."""
     try:
-        with path.open("rb") as file:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would be waited for, for ever
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OwnFileError(f"{path} is not a file; move it away")
             return tomllib.load(file)
     except FileNotFoundError:
         return {}

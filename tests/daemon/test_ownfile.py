@@ -1,3 +1,4 @@
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -49,3 +50,10 @@ def test_a_file_that_is_not_there_is_empty_and_one_that_cannot_be_read_is_told(t
         (tmp_path / "a.toml").write_bytes(content)
         with pytest.raises(OwnFileError, match="not valid TOML"):
             ownfile.read(tmp_path / "a.toml")
+
+
+def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("fifo", "."):
+        with pytest.raises(OwnFileError, match=r"not a file|cannot be read"):
+            ownfile.read(tmp_path / name)
