@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -42,6 +43,10 @@ MAY_BLOCK += [("io.TextIOWrapper.read", "/linecache.py", "updatecache", "a failu
 
 # Tasks of libraries that may outlive a test: how their names begin.
 MAY_STAY: tuple[str, ...] = ()
+
+# A runner in the background of a script ignores SIGINT, and what it starts would too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 structlog.configure(
     processors=[
