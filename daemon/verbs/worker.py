@@ -32,7 +32,7 @@ def work(connect: str, name: str, scratch: str, file: str, as_root: bool, enviro
     place = station.Place(
         scratch=folder(scratch, name, environ),
         release=importlib.metadata.version("outrider"),
-        socket=config.check_socket(_path(connect)),
+        harness=station.on_socket(config.check_socket(_path(connect)), name),
         name=name,
         allowed=allowed,
     )

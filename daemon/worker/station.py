@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,8 +29,18 @@ class LinkBusy(Exception):
     """Another link serves this scratch folder; the message names its process."""
 
 
+class Harness(Struct, frozen=True, kw_only=True):
+    """The far end of a link. `where`: it in words, for logs and `status`; `dial` opens a stream whose reader has the
+    limit link.FIRST_LINE, or raises link.Gone; `greeting`: what is said there before the first frame.
+    """
+
+    where: str
+    dial: Callable[[], Awaitable[link.Stream]]
+    greeting: bytes = b""
+
+
 class Place(Struct, frozen=True, kw_only=True):
-    """Where a worker works and for whom: `socket` is the harness's, `name` what it calls itself there.
+    """Where a worker works and for whom; `name` is what it is called there.
 
     `allowed`: what holds for its keeper, whatever the harness asks.
     """
@@ -37,7 +48,7 @@ class Place(Struct, frozen=True, kw_only=True):
     scratch: Path
     release: str
     allowed: Allowance
-    socket: Path
+    harness: Harness
     name: str
 
 
@@ -101,13 +112,18 @@ async def work(place: Place) -> None:
     log.info("the link ends; the keeper, process %d, goes on with what runs there", pid)
 
 
+def on_socket(path: Path, name: str) -> Harness:
+    """A harness of this machine, which takes the worker's own word for its name. Raises dialing.BadNameError."""
+    return Harness(where=str(path), dial=lambda: dial(path), greeting=dialing.greeting(name))
+
+
 def linked(place: Place) -> link.Link:
-    """The link of a place: Unix sockets at both its ends."""
+    """The link of a place."""
     log_of = Log(place)
     return link.Link(
-        harness=lambda: dial(place.socket),
+        harness=place.harness.dial,
         keeper=lambda: keep(place),
-        greeting=dialing.greeting(place.name),
+        greeting=place.harness.greeting,
         tell=log_of.tell,
     )
 
@@ -139,7 +155,7 @@ class Log:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._state = State(name=place.name, harness=str(place.socket), release=place.release)
+        self._state = State(name=place.name, harness=place.harness.where, release=place.release)
         self._said = 0.0
 
     async def tell(self, reason: str | None) -> None:
@@ -148,7 +164,7 @@ class Log:
         before = self._state
         time = asyncio.get_running_loop().time()
         if reason is None:
-            log.info("connected to %s as %s", self._place.socket, self._place.name)
+            log.info("connected to %s as %s", self._place.harness.where, self._place.name)
             made = msgspec.structs.replace(before, state="connected", since=now, connected=now)
         else:
             if reason != before.reason or before.state == "connected" or time >= self._said + AGAIN:

@@ -14,9 +14,8 @@ from daemon.worker.station import Log, Place, State
 
 
 def place(scratch: Path, release: str = "1") -> Place:
-    return Place(
-        scratch=scratch, release=release, allowed=Allowance(), socket=scratch / "workers.sock", name="gpu"
-    )
+    harness = station.on_socket(scratch / "workers.sock", "gpu")
+    return Place(scratch=scratch, release=release, allowed=Allowance(), harness=harness, name="gpu")
 
 
 def saved(scratch: Path) -> State:
