@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from daemon.connection import LATE
 from daemon.exchange import GRANT
-from daemon.pool import FAULTS, KEPT, REDIAL, Content, Output, Pool, Refused, WorkerGone
+from daemon.pool import FAULTS, Content, Output, Pool, Refused, WorkerGone
 from daemon.protocol import frames
+from daemon.roster import KEPT, REDIAL
 from tests.fakes import FakeClock, FakeWorker, Key, Tasks
 
 GRACE = 60.0
