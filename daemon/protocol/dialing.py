@@ -3,7 +3,8 @@
 import re
 from typing import Final
 
-RESERVED: Final = ("harness", "local")  # the daemon itself, and the worker that it starts
+LOCAL: Final = "local"  # the worker that a daemon starts by itself
+RESERVED: Final = ("harness", LOCAL)  # the daemon itself, and that worker
 MAX_LINE: Final = 4 << 10  # bytes of a line of either kind
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _REFUSED: Final = b"refused: "  # no frame begins so: each begins with a brace
