@@ -207,6 +207,16 @@ class Client:
         """Every worker the daemon knows."""
         return await self._call(tuple[api.WorkerInfo, ...], "GET", api.WORKERS)
 
+    async def cordon(self, name: str) -> None:
+        """Have a worker take no new calls; what runs there goes on. Again is fine."""
+        async with self._asker.request("POST", api.CORDON.format(name=quote(name, safe=""))):
+            pass
+
+    async def uncordon(self, name: str) -> None:
+        """Let a worker take calls again."""
+        async with self._asker.request("POST", api.UNCORDON.format(name=quote(name, safe=""))):
+            pass
+
     async def providers(self) -> api.Providers:
         """The providers with their models, and the default model."""
         return await self._call(api.Providers, "GET", api.PROVIDERS)

@@ -16,23 +16,24 @@ from typing import Final, TextIO
 import structlog
 from msgspec import Struct
 
-from daemon import admission, config
+from daemon import admission, config, cordons
 from daemon.api import keys, listening, server
 from daemon.api.crowd import Complaints
 from daemon.api.keys import Keys
 from daemon.api.server import ListenError, Served
 from daemon.config import Settings
+from daemon.cordons import Cordons
 from daemon.harness.counts import Counts
 from daemon.harness.harness import Harness
 from daemon.ownfile import OwnFileError
 from daemon.pool import Pool
+from daemon.protocol.dialing import LOCAL
 from daemon.provider.http import open_session
 from daemon.provider.service import Providers
 from daemon.statefile.errors import StateFileError
 from daemon.statefile.store import Store
 from daemon.worker import launch
 
-LOCAL: Final = "local"  # the name of the daemon's own worker
 FIRST_WAIT: Final = 0.2  # seconds before the local worker is dialled again; doubled each time
 LONGEST_WAIT: Final = 5.0
 LISTING_WAIT: Final = 2.0  # seconds that servers have at the start to say which models they serve
@@ -60,6 +61,7 @@ class Parts(Struct, frozen=True, kw_only=True):
     keys: Keys
     tls: ssl.SSLContext | None
     counts: Counts
+    cordons: Cordons
 
 
 class _Ending(Exception):
@@ -103,6 +105,7 @@ def run(settings: Settings, environ: Mapping[str, str], announce: Callable[[Read
                 keys=Keys(settings.data / keys.FILE),
                 tls=None if settings.tls is None else listening.tls(settings.tls.cert, settings.tls.key),
                 counts=Counts(),
+                cordons=Cordons(settings.data / cordons.FILE),
             )
             asyncio.run(_serve(parts, announce))
     except (StateFileError, OwnFileError, ListenError) as error:
@@ -118,7 +121,12 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
     ending = asyncio.Event()
     _on_signals(ending)
     asyncio.get_running_loop().set_exception_handler(Complaints())
-    pool = Pool(release=version, grace=settings.grace, on_change=lambda: harness.workers_changed())
+    pool = Pool(
+        release=version,
+        grace=settings.grace,
+        on_change=lambda: harness.workers_changed(),
+        cordons=parts.cordons,
+    )
     async with AsyncExitStack() as owned:
         owned.push_async_callback(store.close)
         http = await owned.enter_async_context(open_session())

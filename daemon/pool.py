@@ -11,9 +11,9 @@ from daemon import exchange
 from daemon.connection import Connection, Lost
 from daemon.exchange import Content, Output, Refused
 from daemon.protocol import frames
-from daemon.roster import Call, Make, Roster, Worker, WorkerGone
+from daemon.roster import Call, Cordoned, Make, Roster, Worker, WorkerGone
 
-__all__ = ["Content", "Output", "Pool", "Refused", "WorkerGone"]
+__all__ = ["Content", "Cordoned", "Output", "Pool", "Refused", "WorkerGone"]
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -25,7 +25,11 @@ OTHER: Final = "what has the worker's name now is not what the call was sent to,
 
 
 class Pool(Roster):
-    """The workers that can be called."""
+    """The workers that can be called.
+
+    A cordoned one takes nothing new: Cordoned is raised for what was not yet sent. What was goes on, and what is said
+    to be `begun`: a later part of one call, so that it is not left half done.
+    """
 
     async def run(
         self,
@@ -45,7 +49,7 @@ class Pool(Roster):
         A lost connection is waited out up to the grace; then the run is found again and its result taken. `timeout`
         in seconds, kept by the worker. `age`: seconds since the call was recorded, given when an earlier daemon may
         have sent it: then the worker is asked first. `on_output` gets the newest output as it comes, with gaps.
-        Raises WorkerGone and Refused. Cancelling forgets the answer, the run itself goes on.
+        Raises WorkerGone, Refused and Cordoned. Cancelling forgets the answer, the run itself goes on.
         """
         frame = frames.Run(
             id=0, session=session, call=call, interpreter=interpreter, cwd=cwd, timeout=timeout
@@ -57,6 +61,7 @@ class Pool(Roster):
         async def attempt(connection: Connection, one: Call) -> Output:
             if one.asked and (output := await self._attach(worker, connection, one, on_output)) is not None:
                 return output
+            self._check_cordon(worker, one)
             if (session, call) in self._worker(worker).stopped:
                 return Output(stopped="interrupt", notes=("it was not started",))
             one.ask(self._clock.time())
@@ -88,17 +93,18 @@ class Pool(Roster):
         limit: int = 0,
         unit: Literal["bytes", "lines"] = "bytes",
         max_bytes: int = MAX_READ,
+        begun: bool = False,
     ) -> Content:
         """A file, or `limit` bytes or lines of it from `offset` (lines count from 1; 0 is up to the end).
 
-        A lost connection is waited out up to the grace and the read begun again. Raises WorkerGone, and Refused,
-        with code `limit` for more than `max_bytes`, of which no more than a window is ever transferred.
+        A lost connection is waited out up to the grace and the read begun again. Raises WorkerGone, Cordoned, and
+        Refused, with code `limit` for more than `max_bytes`, of which no more than a window is ever transferred.
         """
         frame = frames.Read(id=0, path=path, cwd=cwd, offset=offset, limit=limit, unit=unit)
         exchange.check(frame)
         return await self._through(
             worker,
-            self._call("", "", None),
+            self._call("", "", None, begun),
             lambda on, _: exchange.read(on, lambda id: replace(frame, id=id), max_bytes),
         )
 
@@ -116,13 +122,14 @@ class Pool(Roster):
         like: str = "",
         remove: bool = False,
         age: float | None = None,
+        begun: bool = False,
     ) -> int:
         """Replace a file as a whole; the number of bytes written.
 
         With `session` and `call` it happens at most once, like a run: what was lost with the connection is found
         again, and WorkerGone is raised where the worker's journal is younger than the call. Without them a lost
         connection has it written again. `mode`, `expect`, `like`, `remove` as in frames.Write; `age` as in `run`.
-        Raises Refused.
+        Raises Refused and Cordoned.
         """
         frame = frames.Write(
             id=0,
@@ -144,7 +151,7 @@ class Pool(Roster):
             one.ask(self._clock.time())
             return await exchange.write(connection, lambda id, last: replace(frame, id=id, last=last), data)
 
-        return await self._through(worker, self._call(session, call, age), attempt)
+        return await self._through(worker, self._call(session, call, age, begun), attempt)
 
     async def interrupt(self, worker: str, session: str, call: str) -> None:
         """Have one run ended. Returns when the worker has begun; its result comes to `run`.
@@ -186,8 +193,8 @@ class Pool(Roster):
         else:
             to.owe(("ack", session, call), lambda id: frames.Ack(session=session, call=call))
 
-    def _call(self, session: str, call: str, age: float | None) -> Call:
-        return Call(session, call, age is not None, self._clock.time() - (age or 0.0))
+    def _call(self, session: str, call: str, age: float | None, begun: bool = False) -> Call:
+        return Call(session, call, age is not None, self._clock.time() - (age or 0.0), begun)
 
     async def _through(self, name: str, one: Call, attempt: Callable[[Connection, Call], Awaitable[T]]) -> T:
         """Attempt a call on the worker's connection, again on its next one for as long as they are lost."""

@@ -11,6 +11,7 @@ import structlog
 from msgspec.structs import replace
 
 from daemon.connection import Clock, Connection, Lost
+from daemon.cordons import Cordons
 from daemon.protocol import api, frames
 
 Make = Callable[[int], frames.ToWorker]  # a frame, given its request's id
@@ -30,14 +31,26 @@ class WorkerGone(Exception):
         self.started = started
 
 
-class Call:
-    """One call on its way. `asked`: the worker may have got it, at `since` or later."""
+class Cordoned(Exception):
+    """The worker takes nothing new, by its operator's word: nothing was done."""
 
-    def __init__(self, session: str, call: str, asked: bool, since: float) -> None:
+    def __init__(self, worker: str) -> None:
+        super().__init__(
+            f"worker {worker!r} is cordoned by the operator: it takes nothing new, so nothing was done. "
+            "What runs there goes on."
+        )
+
+
+class Call:
+    """One call on its way. `asked`: the worker may have got it, at `since` or later. `begun`: it goes on with what was
+    begun, which a cordon does not stop."""
+
+    def __init__(self, session: str, call: str, asked: bool, since: float, begun: bool = False) -> None:
         self.session = session
         self.call = call
         self.asked = asked
         self.since = since
+        self.begun = begun
 
     def ask(self, now: float) -> None:
         """It goes out now, unless it did before."""
@@ -104,7 +117,9 @@ class Roster:
         on_change: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+        cordons: Cordons | None = None,
     ) -> None:
+        self._cordons = cordons or Cordons()
         self._release = release
         self._grace = grace
         self._on_change = on_change
@@ -142,14 +157,34 @@ class Roster:
         worker.wake()
         self._on_change()
 
+    def knows(self, name: str) -> bool:
+        """Whether a worker of this name has dialed, or is cordoned."""
+        return name in self._cordons or (name in self._workers and self._workers[name].dialed)
+
+    def cordoned(self, name: str) -> bool:
+        """Whether a worker takes nothing new."""
+        return name in self._cordons
+
+    async def cordon(self, name: str, cordoned: bool) -> None:
+        """Have a worker take nothing new from now on, or take it again; calls that were not yet sent get Cordoned.
+
+        Raises OwnFileError; then nothing has changed.
+        """
+        if await self._cordons.put(name, cordoned):
+            log.info("worker cordoned" if cordoned else "worker uncordoned", worker=name)
+            self._worker(name).wake()
+            self._on_change()
+
     def hello(self, worker: str) -> frames.Hello | None:
         """What a worker said of itself; None when it is not connected."""
         known = self._workers.get(worker)
         return known.hello if known is not None and known.here is not None else None
 
     def list(self) -> list[api.WorkerInfo]:
-        """Every worker that dialed since the daemon started, by name."""
-        return [self._info(worker) for _, worker in sorted(self._workers.items()) if worker.dialed]
+        """Every worker that dialed since the daemon started, or is cordoned, by name."""
+        for name in self._cordons:
+            self._worker(name)
+        return [self._info(worker) for name, worker in sorted(self._workers.items()) if self.knows(name)]
 
     @property
     def _clock(self) -> Clock:
@@ -202,9 +237,12 @@ class Roster:
         self._on_change()
 
     async def _here(self, worker: Worker, one: Call) -> Connection:
-        """The worker's connection, waited for up to the grace. Raises WorkerGone."""
+        """The worker's connection, waited for up to the grace. Raises WorkerGone, and Cordoned for what is new."""
         least = self._clock.time() + min(self._grace, REDIAL)
-        while (connection := worker.here) is None:
+        while True:
+            self._check_cordon(worker.name, one)
+            if (connection := worker.here) is not None:
+                return connection
             until = max(worker.gone + self._grace, least)
             if worker.removed or self._clock.time() >= until:
                 raise WorkerGone(worker.name, worker.reason, one.asked)
@@ -216,7 +254,11 @@ class Roster:
             finally:
                 del worker.waiters[waiter]
                 timer.cancel()
-        return connection
+
+    def _check_cordon(self, name: str, one: Call) -> None:
+        """Raise Cordoned for a call that nothing was done of yet."""
+        if name in self._cordons and not (one.asked or one.begun):
+            raise Cordoned(name)
 
     def _seen(self, connection: Connection) -> datetime:
         """The time of day when a connection was last heard."""
@@ -231,6 +273,7 @@ class Roster:
             reason=worker.reason,
             seen="" if seen is None else seen.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             running=len(worker.calls),
+            cordoned=worker.name in self._cordons,
         )
         if hello is None:
             return info

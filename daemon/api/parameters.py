@@ -186,6 +186,7 @@ class Key(Parameter, frozen=True, kw_only=True):
 
 SESSION = SessionId(name="id", what="The session.", where="path", required=True)
 PROVIDER_NAME = Name(name="name", what="The provider.", where="path", required=True, thing="provider")
+WORKER_NAME = Name(name="name", what="The worker.", where="path", required=True, thing="worker")
 KEY_NAME = Name(name="name", what="The key's name.", where="path", required=True, thing="key")
 
 VIA = Via(name="via", what="Who acts; the record keeps it.", required=True)

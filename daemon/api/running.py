@@ -93,6 +93,26 @@ class Running:
                 answer=json(tuple[api.WorkerInfo, ...], what="The workers, by name."),
             ),
             Route(
+                method="POST",
+                path=api.CORDON,
+                handler=self.cordon,
+                what="Have a worker take no new calls; what runs there goes on.",
+                role="operator",
+                parameters=(parameters.WORKER_NAME,),
+                answer=Answer(204, what="It takes none."),
+                refusals=(507,),
+            ),
+            Route(
+                method="POST",
+                path=api.UNCORDON,
+                handler=self.uncordon,
+                what="Let a worker take calls again.",
+                role="operator",
+                parameters=(parameters.WORKER_NAME,),
+                answer=Answer(204, what="It takes them."),
+                refusals=(507,),
+            ),
+            Route(
                 method="GET",
                 path=api.PROVIDERS,
                 handler=self.providers,
@@ -170,6 +190,16 @@ class Running:
 
     async def workers(self, request: web.Request, caller: Caller) -> web.Response:
         return reply(self._harness.workers())
+
+    async def cordon(self, request: web.Request, caller: Caller) -> web.Response:
+        return await self._cordon(parameters.WORKER_NAME.of(request), True)
+
+    async def uncordon(self, request: web.Request, caller: Caller) -> web.Response:
+        return await self._cordon(parameters.WORKER_NAME.of(request), False)
+
+    async def _cordon(self, name: str, cordoned: bool) -> web.Response:
+        await self._inflight.run(self._harness.cordon(name, cordoned), f"cordon of {name}")
+        return web.Response(status=204)
 
     async def providers(self, request: web.Request, caller: Caller) -> web.Response:
         await self._providers.refresh()

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from daemon.pool import Pool, Refused, WorkerGone
+from daemon.pool import Cordoned, Pool, Refused, WorkerGone
 from daemon.protocol.records import Record, WorkerRef, draft
 
 SCAN_TIME: Final = 10.0  # seconds a worker may take; the first step waits for no more
@@ -31,8 +31,8 @@ async def _bounded(pool: Pool, ref: WorkerRef, found: list[Record]) -> None:
     try:
         async with asyncio.timeout(SCAN_TIME):
             await _worker(pool, ref, found)
-    except (TimeoutError, WorkerGone):
-        log.warning("agents.md not read: the worker did not answer in time", worker=ref.name)
+    except (TimeoutError, WorkerGone, Cordoned) as error:
+        log.warning("agents.md not read", worker=ref.name, why=str(error) or "it did not answer in time")
 
 
 async def _worker(pool: Pool, ref: WorkerRef, found: list[Record]) -> None:

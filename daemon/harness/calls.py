@@ -7,7 +7,7 @@ from typing import Any, Final, assert_never
 
 from daemon.harness import edit, patch, tools
 from daemon.harness.tools import BadCall, Edit, Patch, Read, Run, Write
-from daemon.pool import Output, Pool, Refused, WorkerGone
+from daemon.pool import Cordoned, Output, Pool, Refused, WorkerGone
 from daemon.protocol import frames, records
 from daemon.protocol.records import Config, Record, WorkerRef, draft
 
@@ -73,7 +73,7 @@ class Calls:
                     return await self._patch(session, call.id, wanted, ref, age)
                 case _:
                     assert_never(wanted)
-        except (BadCall, Refused, WorkerGone) as error:
+        except (BadCall, Refused, WorkerGone, Cordoned) as error:
             return _failed(call.id, str(error), worker=ref.name)
 
     async def _run(
@@ -110,6 +110,7 @@ class Calls:
             limit=min(read.limit or frames.MAX_LINES, frames.MAX_LINES),
             unit="lines",
             max_bytes=frames.MAX_TAIL,
+            begun=True,
         )
         data = content.data
         if b"\0" in data:
@@ -134,7 +135,7 @@ class Calls:
                 f"{read.path} is an image ({type}, {size} bytes) and this session takes "
                 f"{', '.join(t for t in takes if t.startswith('image/')) or 'no images'}."
             )
-        content = await self._pool.read(ref.name, read.path, cwd=ref.cwd, max_bytes=MAX_IMAGE)
+        content = await self._pool.read(ref.name, read.path, cwd=ref.cwd, max_bytes=MAX_IMAGE, begun=True)
         return draft("result", content.data, type, for_=call, worker=ref.name)
 
     async def _write(
@@ -161,7 +162,7 @@ class Calls:
             raise BadCall(f"{wanted.path}: {error}. Nothing was changed.") from error
         digest = sha256(content.data).hexdigest()
         await self._pool.write(
-            ref.name, wanted.path, data, cwd=ref.cwd, session=session, call=call, expect=digest
+            ref.name, wanted.path, data, cwd=ref.cwd, session=session, call=call, expect=digest, begun=True
         )
         where = f"line {lines[0]}" if len(lines) == 1 else f"{len(lines)} places"
         return draft("result", f"Edited {wanted.path}, {where}.", for_=call, worker=ref.name)
@@ -215,6 +216,7 @@ class Calls:
             remove=change.after is None,
             like=change.source or "",
             expect=sha256(change.before).hexdigest() if change.before is not None else "",
+            begun=True,
         )
 
     async def _put_back(self, written: Sequence[patch.Change], ref: WorkerRef) -> str:

@@ -26,7 +26,7 @@ class Malformed(HarnessError):
 
 
 class NotFound(HarnessError):
-    """There is no such session (404)."""
+    """There is no such session, worker or key (404)."""
 
     status = 404
 

@@ -20,6 +20,7 @@ from daemon.harness.errors import (
     Invalid,
     Malformed,
     NoSpace,
+    NotFound,
     TooLarge,
     Unready,
     Unsupported,
@@ -30,8 +31,10 @@ from daemon.harness.session import Session
 from daemon.harness.sessions import Sessions
 from daemon.harness.step import Models, Stepper
 from daemon.harness.stopping import end_calls
+from daemon.ownfile import OwnFileError
 from daemon.pool import Pool, Refused, WorkerGone
 from daemon.protocol import api
+from daemon.protocol.dialing import LOCAL
 from daemon.protocol.records import Config, Status, WorkerRef, draft, error_draft, json_draft
 from daemon.statefile.errors import NoSpaceError, StateFileError
 from daemon.statefile.store import Store
@@ -221,6 +224,17 @@ class Harness:
     def workers(self) -> Sequence[api.WorkerInfo]:
         """Every worker known to the pool."""
         return self._pool.list()
+
+    async def cordon(self, name: str, cordoned: bool) -> None:
+        """Have a worker take nothing new from now on, or take it again. Raises NotFound, NoSpace."""
+        if name != LOCAL and not self._pool.knows(name):
+            raise NotFound(
+                f"there is no worker {name}: none of that name has dialed since the daemon started"
+            )
+        try:
+            await self._pool.cordon(name, cordoned)
+        except OwnFileError as error:
+            raise NoSpace(f"nothing was changed: {error}") from error
 
     async def resume(self) -> None:
         """Kick every session that needs a step; a failed one waits for a retry or a message.

@@ -26,10 +26,15 @@ exactly once. Writes replace a file as a whole or not at all.
 
 Work until the task is done, then answer without a call. Say what you did and what you could not do."""
 
+CORDONED: Final = "cordoned by the operator: takes no calls now"
 NO_WORKERS: Final = "This session has no workers: only answers in words are possible."
 
 
-def workers(refs: Sequence[WorkerRef], hello: Callable[[str], frames.Hello | None]) -> str:
+def workers(
+    refs: Sequence[WorkerRef],
+    hello: Callable[[str], frames.Hello | None],
+    cordoned: Callable[[str], bool] = lambda name: False,
+) -> str:
     """The list of a session's workers as the model is told it; the same state gives the same text."""
     if not refs:
         return NO_WORKERS
@@ -38,11 +43,12 @@ def workers(refs: Sequence[WorkerRef], hello: Callable[[str], frames.Hello | Non
         said = hello(ref.name)
         folder = ref.cwd or (said.home if said else "") or "the operator's home"
         if said is None:
-            lines.append(f"- {ref.name}: not connected now; a call waits for it. Folder: {folder}")
+            state = f"not connected now; {CORDONED if cordoned(ref.name) else 'a call waits for it'}"
+            lines.append(f"- {ref.name}: {state}. Folder: {folder}")
             continue
         size = f"{said.cpus} CPUs, {said.memory >> 20} MiB" if said.cpus else "size unknown"
         lines.append(
             f"- {ref.name}: {said.os} {said.arch}, {size}; interpreters: {', '.join(said.interpreters)}; "
-            f"folder: {folder}; scratch: {said.scratch}"
+            f"folder: {folder}; scratch: {said.scratch}" + (f"; {CORDONED}" if cordoned(ref.name) else "")
         )
     return "\n".join(lines)

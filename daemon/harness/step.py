@@ -172,7 +172,7 @@ class Stepper:
         found: list[Record] = []
         if session.chain.steps == 0 and not session.chain.workers_shown:
             found = await agents.scan(self._pool, config.workers)
-        shown = prompt.workers(config.workers, self._pool.hello)
+        shown = prompt.workers(config.workers, self._pool.hello, self._pool.cordoned)
         if shown != session.chain.workers_shown:
             await session.append(*found, draft("system", shown, source="workers"), durable=False)
 

@@ -34,6 +34,8 @@ CONFIG: Final = "/sessions/{id}/config"
 EVENTS: Final = "/sessions/{id}/events"
 ALL_EVENTS: Final = "/events"
 WORKERS: Final = "/workers"
+CORDON: Final = "/workers/{name}/cordon"
+UNCORDON: Final = "/workers/{name}/uncordon"
 PROVIDERS: Final = "/providers"
 PROVIDER: Final = "/providers/{name}"
 KEYS: Final = "/keys"
@@ -133,7 +135,7 @@ class Info(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
 
 
 class WorkerInfo(Struct, frozen=True, omit_defaults=True):
-    """A worker as GET /workers shows it."""
+    """A worker as GET /workers shows it. `cordoned`: it takes nothing new, by its operator's word."""
 
     name: str
     state: Literal["connected", "refused", "gone"]
@@ -149,6 +151,7 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     memory: int = 0
     seen: str = ""
     running: int = 0
+    cordoned: bool = False
 
 
 class ModelInfo(Struct, frozen=True, omit_defaults=True):

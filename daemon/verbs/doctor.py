@@ -124,6 +124,12 @@ def _workers(workers: Sequence[api.WorkerInfo]) -> Iterator[Check]:
             f"the daemon refuses it: {line(local.reason)}",
             "`outrider down`, then `outrider up`",
         )
+    elif local.cordoned:
+        yield warning(
+            "local worker",
+            "connected, and cordoned: it takes no new calls",
+            "`outrider worker uncordon local`",
+        )
     else:
         yield ok("local worker", f"connected, runs {', '.join(local.interpreters) or 'nothing'}")
     for worker in workers:
@@ -136,6 +142,8 @@ def _workers(workers: Sequence[api.WorkerInfo]) -> Iterator[Check]:
                 f"worker {worker.name}",
                 f"it is gone; last seen {ago(worker.seen) if worker.seen else 'never'}",
             )
+        elif worker.cordoned:
+            yield warning(f"worker {worker.name}", "connected, and cordoned: it takes no new calls")
         else:
             yield ok(
                 f"worker {worker.name}", f"connected, runs {', '.join(worker.interpreters) or 'nothing'}"

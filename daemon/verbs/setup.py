@@ -22,6 +22,9 @@ STATES: Final[Mapping[str, str]] = {
     "refused": "failed",
     "gone": "dim",
     "not here": "note",
+    "connected, cordoned": "note",
+    "gone, cordoned": "dim",
+    "refused, cordoned": "failed",
 }
 
 
@@ -37,7 +40,7 @@ async def workers(place: Where, json: bool) -> int:
         [
             (
                 worker.name,
-                worker.state,
+                _state(worker),
                 f"{worker.os} {worker.arch}",
                 ", ".join(worker.interpreters),
                 str(worker.cpus or ""),
@@ -52,12 +55,31 @@ async def workers(place: Where, json: bool) -> int:
     return OK
 
 
+def _state(worker: api.WorkerInfo) -> str:
+    return f"{worker.state}, cordoned" if worker.cordoned else worker.state
+
+
+async def cordon(place: Where, name: str, cordoned: bool, json: bool) -> int:
+    """Have a worker take no new calls, or take them again."""
+    async with connect(place) as client:
+        await (client.cordon(name) if cordoned else client.uncordon(name))
+        running = next((worker.running for worker in await client.workers() if worker.name == name), 0)
+    if json:
+        say_json({"name": name, "cordoned": cordoned, "running": running})
+    elif cordoned:
+        going = f"; what it has ({count(running, 'call')}) goes on" if running else ""
+        say(f"{line(name)} takes no new calls{going}")
+    else:
+        say(f"{line(name)} takes calls again")
+    return OK
+
+
 async def workers_of(place: Where, prefix: str, json: bool) -> int:
     """A session's workers, and whether they are here."""
     async with connect(place) as client:
         refs = (await client.info(await session_id(client, prefix))).config.workers
         known = {worker.name: worker for worker in await client.workers()}
-    states = [known[ref.name].state if ref.name in known else "not here" for ref in refs]
+    states = [_state(known[ref.name]) if ref.name in known else "not here" for ref in refs]
     if json:
         say_json(
             [

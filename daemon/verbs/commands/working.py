@@ -1,11 +1,13 @@
 """How the verb that makes this machine a worker is written."""
 
+import asyncio
 import os
 from typing import Any, Final
 
 import click
 
-from daemon.verbs.options import Verb, json_option
+from daemon.verbs import complete
+from daemon.verbs.options import Verb, json_option, where
 
 
 def which(verb: Verb) -> Verb:
@@ -18,8 +20,8 @@ def which(verb: Verb) -> Verb:
 
 @click.group(
     invoke_without_command=True,
-    subcommand_metavar="[status | down]",
-    short_help="Be a worker of a daemon; see how it stands.",
+    subcommand_metavar="[status | down | cordon NAME | uncordon NAME]",
+    short_help="Be a worker of a daemon; see how it stands; have one take no new calls.",
 )
 @click.option(
     "--connect", default="", metavar="SOCKET", help="The socket at which the daemon's workers dial."
@@ -80,6 +82,30 @@ def worker_down(above: tuple[str, str], name: str, scratch: str, json: bool) -> 
     from daemon.verbs import worker as verbs
 
     return verbs.down(scratch or above[0], name or above[1], os.environ, json)
+
+
+@worker.command("cordon", short_help="Have a worker take no new calls.")
+@click.argument("name", shell_complete=complete.workers)
+@json_option
+def worker_cordon(name: str, json: bool) -> int:
+    """Have a worker of the daemon take no new calls, also after a restart.
+
+    What runs there goes on, and its results are taken. A call for it gets an error that the model reads; no other
+    worker does it instead.
+    """
+    from daemon.verbs import setup
+
+    return asyncio.run(setup.cordon(where(), name, True, json))
+
+
+@worker.command("uncordon", short_help="Let a worker take calls again.")
+@click.argument("name", shell_complete=complete.workers)
+@json_option
+def worker_uncordon(name: str, json: bool) -> int:
+    """Let a worker of the daemon take calls again."""
+    from daemon.verbs import setup
+
+    return asyncio.run(setup.cordon(where(), name, False, json))
 
 
 COMMANDS: Final = (worker,)

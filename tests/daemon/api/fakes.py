@@ -109,6 +109,7 @@ class FakeHarness:
         self.before: Callable[[], Awaitable[None]] | None = None
         self.failure: Exception | None = None
         self.known_workers: list[api.WorkerInfo] = []
+        self.cordoned: set[str] = set()
         self.workers_of: tuple[WorkerRef, ...] = ()
         self.patches: list[api.ConfigPatch] = []
         self.changed = Changes()
@@ -234,6 +235,12 @@ class FakeHarness:
 
     def workers(self) -> Sequence[api.WorkerInfo]:
         return self.known_workers
+
+    async def cordon(self, name: str, cordoned: bool) -> None:
+        await self._change()
+        if name not in {worker.name for worker in self.known_workers}:
+            raise NotFound(f"there is no worker {name}")
+        (self.cordoned.add if cordoned else self.cordoned.discard)(name)
 
 
 class FakeProviders:

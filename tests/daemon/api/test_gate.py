@@ -138,6 +138,7 @@ async def test_over_tcp_all_but_liveness_needs_a_key(harness: FakeHarness, keys:
 
 async def test_a_role_may_what_those_before_it_may(harness: FakeHarness, keys: Keys) -> None:
     id = harness.session()
+    harness.known_workers = [api.WorkerInfo("gpu", "gone")]
     asked: list[tuple[api.Role, str, str, dict[str, Any] | None, int]] = [
         ("viewer", "GET", "/sessions", {}, 200),
         ("viewer", "GET", f"/sessions/{id}/records?limit=1", None, 200),
@@ -146,6 +147,7 @@ async def test_a_role_may_what_those_before_it_may(harness: FakeHarness, keys: K
         ("operator", "POST", f"/sessions/{id}/end?via=me", {}, 204),
         ("operator", "PUT", f"/sessions/{id}/workers?via=me", {"json": []}, 200),
         ("operator", "PATCH", f"/sessions/{id}/config?via=me", {"json": {}}, 200),
+        ("operator", "POST", "/workers/gpu/cordon", {}, 204),
         ("admin", "GET", "/keys", {}, 200),
         ("admin", "POST", "/keys", {"json": {"name": "x", "role": "viewer"}}, 201),
         ("admin", "DELETE", "/keys/x", {}, 204),

@@ -561,3 +561,19 @@ async def test_a_call_that_fails_after_its_client_went_is_logged(
     assert [(line["log_level"], line["call"], line["client"]) for line in logs] == [
         (level, f"retry of {id}", "gone")
     ]
+
+
+async def test_a_worker_is_cordoned_and_uncordoned_and_again_is_fine(
+    harness: FakeHarness, http: Http
+) -> None:
+    harness.known_workers = [api.WorkerInfo("gpu", "gone")]
+    for _ in range(2):
+        assert await http("POST", "/workers/gpu/cordon", 204) is None
+    assert harness.cordoned == {"gpu"}
+    for _ in range(2):
+        assert await http("POST", "/workers/gpu/uncordon", 204) is None
+    assert harness.cordoned == set()
+    for name in ("cpu", "a%20b"):
+        assert "no worker" in await http("POST", f"/workers/{name}/cordon", 404)
+    harness.failure = errors.NoSpace("nothing was changed: the disk is full")
+    await http("POST", "/workers/gpu/cordon", 507)

@@ -182,3 +182,27 @@ def test_an_address_that_is_none_is_wrong_usage(url: str) -> None:
 
 def test_a_sockets_path_may_have_two_slashes() -> None:
     assert reach.where("", "unix:/a//b", {}).socket == Path("/a/b")
+
+
+# Cordons.
+
+
+def test_a_cordoned_worker_is_shown_and_takes_no_call_until_it_is_uncordoned(
+    there: Place, said: Said
+) -> None:
+    try:
+        assert said("worker", "cordon", "local") == "local takes no new calls\n"
+        assert json.loads(said("worker", "cordon", "local", "--json")) == {
+            "name": "local",
+            "cordoned": True,
+            "running": 0,
+        }
+        assert re.search(r"^local +connected, cordoned +linux", said("workers"), re.MULTILINE)
+        assert json.loads(said("workers", "--json"))[0]["cordoned"] is True
+        id = said("new", "--model", "rehearsal/echo").strip()
+        assert re.search(r"^local +connected, cordoned +/", said("workers", id), re.MULTILINE)
+        assert "cordoned" in said("doctor")
+    finally:
+        assert said("worker", "uncordon", "local") == "local takes calls again\n"
+    assert "cordoned" not in said("workers") + said("workers", "--json")
+    assert "there is no worker nobody" in said("worker", "cordon", "nobody", code=3)

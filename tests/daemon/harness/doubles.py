@@ -10,7 +10,7 @@ import msgspec
 
 from daemon.harness.counts import Counts
 from daemon.harness.harness import Harness
-from daemon.pool import Content, Output, Refused, WorkerGone
+from daemon.pool import Content, Cordoned, Output, Refused, WorkerGone
 from daemon.protocol import api, frames
 from daemon.protocol.records import TEXT, CallBody, Usage, WorkerRef
 from daemon.provider.base import (
@@ -155,6 +155,7 @@ class FakePool:
         self.acked: list[str] = []
         self.interrupted: list[str] = []
         self.killed: list[str] = []
+        self.cordons: set[str] = set()
         self.on_interrupt: Callable[[str], None] = lambda call: None
         self.on_kill: Callable[[], None] = lambda: None
         self.started = asyncio.Event()
@@ -164,6 +165,9 @@ class FakePool:
 
     def list(self) -> list[api.WorkerInfo]:
         return [api.WorkerInfo(name, "connected") for name in sorted(self.here)]
+
+    def cordoned(self, worker: str) -> bool:
+        return worker in self.cordons
 
     async def run(
         self,
@@ -178,6 +182,8 @@ class FakePool:
     ) -> Output:
         self.ran.append((worker, call, code, age))
         self.started.set()
+        if worker in self.cordons:
+            raise Cordoned(worker)
         if worker not in self.here:
             raise WorkerGone(worker, "it has not dialed", started=False)
         if on_output is not None:

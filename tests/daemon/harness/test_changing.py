@@ -161,3 +161,19 @@ async def test_an_open_copy_waits_for_a_post_or_a_retry_also_over_a_restart(stor
         await b.harness.retry(copy)
         assert await b.rest(copy) == "closed"
         assert await b.bodies(copy, "text") == ["2"]
+
+
+async def test_a_call_for_a_cordoned_worker_is_told_that_nothing_was_done_and_no_other_is_taken(
+    store: Store,
+) -> None:
+    pool = FakePool("w", "other")
+    pool.cordons = {"w"}
+    provider = FakeProvider(says(run("c", "x"), end="calls"), says(text("ok")))
+    async with bench(store, provider, pool) as b:
+        id = await b.session(workers=(WorkerRef("w"), WorkerRef("other")))
+        assert await b.rest(id) == "closed"
+        assert [worker for worker, *_ in pool.ran] == ["w"]
+        (said,) = await b.bodies(id, "result")
+        assert "cordoned by the operator" in said
+        assert "nothing was done" in said
+        assert "cordoned by the operator: takes no calls now" in (await b.bodies(id, "system"))[-1]
