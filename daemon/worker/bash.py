@@ -18,8 +18,12 @@ _TRAP: Final = (
     '"((\\${#BASH_SOURCE[@]})) && \\builtin return || :" DEBUG; \\builtin return; }\' URG INT;'
 )
 _PROBE: Final = b"\n{ \\builtin trap - DEBUG; \\builtin echo probe %d >&%d; } 2>/dev/null\n"
-# `set -o vi` in the code would have the shell edit, and echo, the lines it reads.
-_END: Final = "{ \\builtin echo %d $? >&%d; \\builtin set +o vi +o emacs; } 2>/dev/null\n"
+# `set -o vi` in the code would have the shell edit, and echo, the lines it reads; a prompt of the code's own (every
+# activated virtual environment has one) would be printed, and a PROMPT_COMMAND could read the orders.
+_END: Final = (
+    '{ \\builtin echo %d "$?" >&%d; \\builtin set +o vi +o emacs; '
+    "\\builtin unset -v PROMPT_COMMAND PS0; PS1= PS2=; } 2>/dev/null\n"
+)
 
 
 class Bash(Interpreter):
@@ -68,9 +72,9 @@ class Bash(Interpreter):
         return trouble
 
     def _order(self, number: int, code: Path) -> bytes:
-        begin = f"{_TRAP} {{ \\builtin echo s >&{STATUS_FD}; }} 2>/dev/null"
+        begin = f"{{ {_TRAP} \\builtin echo s >&{STATUS_FD}; }} 2>/dev/null"
         end = _END % (number, STATUS_FD)
-        return f"{begin}; . {shlex.quote(str(code))} </dev/null {STATUS_FD}>&-; {end}".encode(
+        return f"{begin}; \\builtin . {shlex.quote(str(code))} </dev/null {STATUS_FD}>&-; {end}".encode(
             errors="surrogateescape"
         )
 

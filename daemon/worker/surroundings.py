@@ -25,6 +25,8 @@ PLACE_NAMES: Final = frozenset(
         "LISTEN_FDS",
         "LISTEN_PID",
         "MAINPID",
+        "NODE_CHANNEL_FD",
+        "NODE_CHANNEL_SERIALIZATION_MODE",
         "NOTIFY_SOCKET",
         "OLDPWD",
         "PWD",
@@ -47,6 +49,14 @@ NO_EDITOR: Final = (
     '(git commit -m, --no-edit), or set GIT_EDITOR or GIT_SEQUENCE_EDITOR to a program of yours" >&2; '
     "exit 1' no-editor"
 )
+# Whatever starts it (a script, sudo, xargs), vim would wait for keys at the end of its input; what it is told on its
+# command line it does first. A VIMINIT stands for the user's own file, so it reads that.
+NO_SCREEN_VIM: Final = (
+    'for f in has("nvim") ? [stdpath("config")."/init.vim", stdpath("config")."/init.lua"] : '
+    '[$HOME."/.vimrc", $HOME."/.vim/vimrc"]|if filereadable(f)|exe "source" fnameescape(f)|break|endif|endfor|'
+    'if !has("ttyin") && index(v:argv, "-s") < 0|exe "autocmd VimEnter * call writefile('
+    "['vim: there is no terminal here, so no editor can be opened'], '/dev/stderr', 'a')\\|cquit\"|endif"
+)
 # There is no terminal: nothing may page, ask or open a screen, and an editor must fail, not leave its file as it is
 # (an editor that only succeeds would let `git rebase -i` rewrite history as it stands).
 NO_TERMINAL: Final[Mapping[str, str]] = {
@@ -59,6 +69,7 @@ NO_TERMINAL: Final[Mapping[str, str]] = {
     "VISUAL": NO_EDITOR,
     "GIT_EDITOR": NO_EDITOR,
     "GIT_SEQUENCE_EDITOR": NO_EDITOR,
+    "VIMINIT": NO_SCREEN_VIM,
     "GIT_TERMINAL_PROMPT": "0",
     "SSH_ASKPASS_REQUIRE": "never",
     "DEBIAN_FRONTEND": "noninteractive",
