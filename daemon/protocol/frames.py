@@ -62,10 +62,14 @@ class Interrupt(_Frame, frozen=True, tag="interrupt"):
 
 
 class Kill(_Frame, frozen=True, tag="kill"):
-    """End every environment of a session and all processes they started; `done` says what ended and what is left."""
+    """End every environment of a session and all processes they started; `done` says what ended and what is left.
+
+    `reason` is what the session's next run is told of why its environment is new.
+    """
 
     id: int
     session: str
+    reason: str = ""
 
 
 class Read(_Frame, frozen=True, tag="read"):
