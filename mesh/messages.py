@@ -17,6 +17,7 @@ from mesh.keys import BadKeyError, JoinKey, check_public, encode, fingerprint
 from mesh.nodes import Facts
 from mesh.plan import KEY
 from mesh.sealed import SealError
+from mesh.token import SECRET
 
 VERSION: Final = 1
 MAX_ASK: Final = (
@@ -30,7 +31,7 @@ _ASK: Final = b"outrider join ask 1\0"
 _ANSWER: Final = b"outrider join answer 1\0"
 _PROOF: Final = b"outrider join proof 1\0"
 
-Secret = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Secret = Annotated[bytes, Meta(min_length=SECRET, max_length=SECRET)]
 Key = Annotated[bytes, Meta(min_length=KEY, max_length=KEY)]
 Fact = Annotated[str, Meta(max_length=LONGEST_FACT)]
 Port = Annotated[int, Meta(ge=1, le=65535)]

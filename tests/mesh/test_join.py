@@ -235,6 +235,17 @@ def test_the_answer_to_another_question_is_none(one: Harness) -> None:
     assert one.respond(other).status == 200
 
 
+def test_an_answer_is_bound_to_the_very_box_that_it_answers() -> None:
+    hub = hub_keys().wireguard.public
+    network = address.prefix(hub)
+    good = GOOD | {"hub": keys.encode(hub), "prefix": str(network), "address": str(network[2])}
+    answer = messages.load(msgspec.json.encode(good))
+    box = messages.seal_answer(answer, bytes(32), b"the box")
+    assert messages.open_answer(box, bytes(32), b"the box") == answer
+    with pytest.raises(MessageError, match="changed on the way"):
+        messages.open_answer(box, bytes(32), b"another")
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=3000))
 def test_garbage_joins_nothing(one: Harness, body: bytes) -> None:

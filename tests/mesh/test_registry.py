@@ -5,6 +5,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -230,6 +231,7 @@ def test_one_machine_that_joins_many_times_at_once_is_one_node(tmp_path: Path) -
 
 JOINER = f"""
 import sys
+import tempfile
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 from mesh.nodes import Facts, Node
@@ -365,6 +367,7 @@ def test_a_full_disk_is_told_and_changes_nothing(tmp_path: Path) -> None:
         pytest.skip("unshare and mount are not installed: install util-linux to fill a disk")
     script = f"""
 import sys
+import tempfile
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 from mesh.nodes import Facts
@@ -405,10 +408,7 @@ class Model(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.folder = (
-            Path(os.path.realpath(os.environ.get("TMPDIR", "/tmp"))) / f"registry-{os.urandom(6).hex()}"
-        )
-        self.folder.mkdir(mode=0o700)
+        self.folder = Path(tempfile.mkdtemp(prefix="registry-"))
         self.registry = opened(self.folder, self.clock)
         self.left: dict[int, int] = {}
         self.revoked: set[int] = set()
