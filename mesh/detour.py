@@ -5,8 +5,9 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -103,17 +104,14 @@ class Detour:
             dropped=self._dropped + self._waiting.dropped + self._port.unsent,
         )
 
-    async def probe(self, to: Address) -> bool:
-        """Whether a handshake with the harness comes about by UDP to `to`; waits for WireGuard's next one.
+    async def probe(self, *to: Address) -> Address | None:
+        """The first of these by which a handshake with the harness comes about by UDP; waits for WireGuard's next one.
 
-        The initiation goes there alone at first, and the usual way if nothing answers in a second. So nothing that is
-        relayed is lost or doubled, and an answer is the hub's own. For one caller at a time.
+        The initiation goes there alone at first, and the usual way if nothing responded in a second. So nothing that
+        is relayed is lost or doubled, and a response is the hub's own. For one caller at a time.
         """
-        try:
-            probe = _Probe(to, self._timing.hold, back=self._to_wireguard, on=self._waiting.put)
-        except OSError:  # no way there
-            return False
         self._end_probe()
+        probe = _Probe(to, self._timing.hold, back=self._to_wireguard, on=self._waiting.put)
         self._probe = probe
         try:
             return await asyncio.shield(probe.answer)
@@ -239,10 +237,14 @@ class Detour:
 
 
 class _Probe:
-    """One try of the direct way. What comes by it goes `back` to WireGuard; a packet in vain goes `on` as usual."""
+    """One try of direct ways. What comes by them goes `back` to WireGuard; a packet in vain goes `on` as usual."""
 
     def __init__(
-        self, to: Address, hold: float, back: Callable[[bytes], None], on: Callable[[bytes], None]
+        self,
+        to: Sequence[Address],
+        hold: float,
+        back: Callable[[bytes], None],
+        on: Callable[[bytes], None],
     ) -> None:
         self._hold = hold
         self._back = back
@@ -250,12 +252,17 @@ class _Probe:
         self._held: bytes | None = None
         self._asked = b""
         self._timer: asyncio.TimerHandle | None = None
-        self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._port = Port(datagrams.udp("", to), self._heard)
+        self.answer: asyncio.Future[Address | None] = asyncio.get_running_loop().create_future()
+        self._ports: list[Port] = []
+        for each in to:
+            with suppress(OSError):  # no way there
+                self._ports.append(Port(datagrams.udp("", each), partial(self._heard, each)))
+        if not self._ports:
+            self._in_vain()
 
     def ask(self, initiation: bytes) -> bool:
-        """Send this one, if none was sent; False when it is none of ours."""
-        if self._asked or not self._port.send(initiation):
+        """Send this one everywhere, if none was sent; False when it went nowhere, or was none of ours."""
+        if self.answer.done() or self._asked or not [port for port in self._ports if port.send(initiation)]:
             return False
         self._asked = datagrams.sender(initiation)
         self._held = initiation
@@ -265,9 +272,10 @@ class _Probe:
     def close(self) -> None:
         """End it; what it held goes on."""
         self._in_vain()
-        self._port.close()
+        for port in self._ports:
+            port.close()
 
-    def _heard(self, packet: bytes, _: Address) -> None:
+    def _heard(self, to: Address, packet: bytes, _: Address) -> None:
         kind = datagrams.kind(packet)
         if not kind:
             return
@@ -277,7 +285,7 @@ class _Probe:
             and not self.answer.done()
         ):
             self._held = None
-            self.answer.set_result(True)
+            self.answer.set_result(to)
         self._back(packet)  # from now on the hub may send everything here
 
     def _in_vain(self) -> None:
@@ -287,7 +295,7 @@ class _Probe:
             self._on(self._held)
             self._held = None
         if not self.answer.done():
-            self.answer.set_result(False)
+            self.answer.set_result(None)
 
 
 def _why(error: Any) -> str:

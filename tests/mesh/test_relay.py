@@ -544,7 +544,7 @@ async def test_a_probe_that_is_answered_loses_nothing_and_doubles_nothing() -> N
         await asyncio.sleep(0)
         own.send(initiation(), made.address)
         assert await own.next() == response()
-        assert await probe
+        assert await probe == there.guard.address
         _, direct = await there.guard.got.get()
         assert direct != relayed
         there.guard.send(data(b"the hub has roamed"), direct)
@@ -563,7 +563,7 @@ async def test_a_probe_in_vain_only_delays_the_initiation() -> None:
             own.send(data(b"meanwhile"), made.address)
             assert await own.next() == data(b"meanwhile")
             assert await void.next() == initiation()
-            assert not await probe
+            assert await probe is None
             assert await own.next() == response()
 
 
@@ -576,7 +576,7 @@ async def test_an_answer_to_another_initiation_is_no_answer() -> None:
             _, source = await liar.got.get()
             liar.send(response(b"else"), source)
             assert await own.next() == response(b"else")
-            assert not await probe
+            assert await probe is None
             assert await own.next() == response(b"mine")
 
 
@@ -597,4 +597,14 @@ async def test_a_probe_that_is_given_up_lets_its_initiation_go_on() -> None:
 
 async def test_a_probe_to_where_no_way_leads_is_in_vain_at_once() -> None:
     async with hub() as there, worker(there.url + PATH) as (made, _, _):
-        assert not await made.probe(("255.255.255.255", 9))
+        assert await made.probe(("255.255.255.255", 9)) is None
+
+
+async def test_of_several_endpoints_the_one_that_answers_is_found() -> None:
+    async with hub() as there, worker(there.url + PATH) as (made, own, _), asyncio.TaskGroup() as group:
+        with guard(silent=True) as void:
+            probe = group.create_task(made.probe(void.address, ("255.255.255.255", 9), there.guard.address))
+            await asyncio.sleep(0)
+            own.send(initiation(), made.address)
+            assert await own.next() == response()
+            assert await probe == there.guard.address
