@@ -179,7 +179,8 @@ class Connection:
     async def _kill(self, frame: frames.Kill) -> None:
         if not frame.session:
             raise Refusal("bad_request", "`session` is empty: name the session whose environments are to end")
-        ended = await self._runs.kill(frame.session, "its environments were ended by the harness")
+        why = frame.reason[: runs.MAX_NOTE] or "its environments were ended by the harness"
+        ended = await self._runs.kill(frame.session, why)
         self.send(frames.Done(id=frame.id), sentence(ended).encode("utf-8", "replace")[: frames.MAX_TAIL])
 
     def _read(self, frame: frames.Read) -> None:
