@@ -9,8 +9,9 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from daemon import allowance, strict
+from daemon import allowance, meshtable, strict
 from daemon.allowance import Allowance
+from daemon.meshtable import MeshTable
 from daemon.strict import ConfigError as ConfigError
 
 SYSTEM_FILE: Final = Path("/etc/outrider/outrider.toml")
@@ -75,7 +76,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     `model` is the default of new sessions, empty when none is named. `stored` and `written` are what `providers` is
     made of: the data folder's own tables and those of outrider.toml, which go first. `insecure`: addresses that are
     not loopback may go without TLS. `grace`: seconds that a call waits for a worker that is gone. `worker`: what the
-    local worker allows. `warnings`: lines for the operator.
+    local worker allows. `mesh`: how other machines join. `warnings`: lines for the operator.
     """
 
     data: Path
@@ -88,6 +89,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     insecure: bool
     grace: float
     worker: Allowance
+    mesh: MeshTable
     providers: Mapping[str, ProviderEntry]
     stored: Mapping[str, Any]
     written: Mapping[str, Any]
@@ -121,6 +123,7 @@ _SECTIONS: Final[Mapping[str, type[Struct]]] = {
     "tls": _Tls,
     "rehearsal": _Rehearsal,
     "worker": Allowance,
+    "mesh": MeshTable,
 }
 
 
@@ -162,6 +165,7 @@ def load(
         insecure=insecure,
         grace=daemon.grace,
         worker=_allowance(tables),
+        mesh=_mesh(tables),
         providers=providers(stored, written, environ, warnings),
         stored=stored,
         written=written,
@@ -248,6 +252,13 @@ def _allowance(tables: Mapping[str, Any]) -> Allowance:
     try:
         return allowance.checked(msgspec.convert(tables.get("worker", {}), Allowance))
     except allowance.AllowanceError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _mesh(tables: Mapping[str, Any]) -> MeshTable:
+    try:
+        return meshtable.checked(msgspec.convert(tables.get("mesh", {}), MeshTable))
+    except meshtable.MeshTableError as error:
         raise ConfigError(str(error)) from error
 
 
