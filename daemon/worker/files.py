@@ -7,6 +7,7 @@ import os
 import secrets
 import stat
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,11 @@ _KINDS: Final = (
     (stat.S_ISCHR, "a character device"),
     (stat.S_ISBLK, "a block device"),
 )
+SKIP_WAIT: Final = (
+    30.0  # seconds to come to the first line of a read: huge files without lines must not hold a thread
+)
+# What systems say that cannot have a file without a name.
+NO_TMPFILE: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)
 
 
 def resolve(path: str, cwd: str) -> str:
@@ -41,6 +47,8 @@ def refusal(error: OSError, path: str) -> Refusal:
             while not parent.exists():
                 parent = parent.parent
             near = f" (the folder {parent} is there)" if str(parent) != "/" else ""
+            if "\ufffd" in path:
+                near += "; a name with bytes that are not UTF-8 shows as \ufffd: use `run`, with ? for each of them"
             return Refusal("not_found", f"there is no {path}{near}")
         case errno.ENOTDIR:
             return Refusal("not_found", f"there is no {path}: a part of the path is a file, not a folder")
@@ -58,6 +66,11 @@ def refusal(error: OSError, path: str) -> Refusal:
             )
         case errno.ENXIO | errno.ENODEV:
             return Refusal("not_regular", f"{path} is not a regular file")
+        case errno.EBUSY:
+            return Refusal(
+                "failed",
+                f"{path} is in use as a mount, so it cannot be replaced or removed: `run` can write into it",
+            )
         case errno.EAGAIN:
             return Refusal("not_regular", f"{path} has no content to read now: it is not a regular file")
         case _:
@@ -138,7 +151,14 @@ class Reading:
         return data, self.end
 
     def _lines_piece(self, size: int) -> tuple[bytes, bool]:
+        give_up = time.monotonic() + SKIP_WAIT
         while data := self._read(size):
+            if self._skip and time.monotonic() > give_up:
+                raise Refusal(
+                    "limit",
+                    f"{self.path}: the line was not reached within {SKIP_WAIT:.0f} s, after {self._position} bytes: "
+                    "look into the file with `run`",
+                )
             data = data[self._skipped(data) :]
             count = data.count(b"\n")
             if self._limit and count >= self._limit:
@@ -201,11 +221,15 @@ class Writing:
         self._like = resolve(frame.like, frame.cwd) if frame.like else ""
         self._lock = threading.Lock()
         self._fd = -1
+        self._folder = -1
+        self._spare = ""  # the temporary file's name in it
+        self._made: list[str] = []  # folders that were made for it, the innermost first
         self.temporary = ""
         self.size = 0
         try:
             self.path = os.path.realpath(path)
             access.write(self.path, path)
+            _refuse_unnamed(self.path, path)
             if frame.remove:  # a link is what is removed, not what it leads to
                 folder, name = os.path.split(path)
                 access.write(os.path.join(os.path.realpath(folder), name), path)
@@ -217,21 +241,59 @@ class Writing:
                 regular(self._old, path)
             elif frame.remove:
                 raise Refusal("not_found", f"{path} is not there, so it cannot be removed")
-            elif path.endswith("/"):
+            if path.endswith("/"):
                 raise Refusal("is_directory", f"{path} ends in a slash: name a file")
-            folder = os.path.dirname(self.path)
-            os.makedirs(folder, exist_ok=True)
-            self.temporary = os.path.join(folder, f".outrider-{secrets.token_hex(8)}.tmp")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._fd = os.open(self.temporary, flags, frame.mode & 0o777)
+            if frame.remove and os.path.islink(path):
+                self.path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+            self._open(os.path.dirname(self.path), 0o600 if self._old else frame.mode & 0o777)
             access.opened_to_write(self._fd, self.path, path)
         except FileExistsError as error:
+            self.drop()
             raise Refusal("not_found", f"{path}: a part of the path is a file, not a folder") from error
         except OSError as error:
-            raise refusal(error, path) from error
+            self.drop()
+            raise self._refusal(error) from error
         except Refusal:
             self.drop()
             raise
+
+    def _open(self, folder: str, mode: int) -> None:
+        """Make the folder where it is missing, and in it the file that takes the content.
+
+        Where the file system can, it has no name until everything has come: nothing is left of one whose keeper
+        is killed meanwhile. The folder stays open, so that what it is asked by is not looked up again.
+        """
+        missing = folder
+        while not os.path.lexists(missing):
+            self._made.append(missing)
+            missing = os.path.dirname(missing)
+        os.makedirs(folder, exist_ok=True)
+        self._folder = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._spare = f".outrider-{secrets.token_hex(8)}.tmp"
+        flags = os.O_WRONLY | os.O_CLOEXEC
+        try:
+            self._fd = os.open(".", flags | os.O_TMPFILE, mode, dir_fd=self._folder)
+        except OSError as error:
+            if error.errno not in NO_TMPFILE:
+                raise
+            flags |= os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            self._fd = os.open(self._spare, flags, mode, dir_fd=self._folder)
+            self.temporary = os.path.join(folder, self._spare)
+
+    def _refusal(self, error: OSError) -> Refusal:
+        """The sentence for what the system said; a file that is writable where only its folder is not says so."""
+        folder = os.path.dirname(self.path)
+        if (
+            error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+            and os.access(self.path, os.W_OK, effective_ids=True)
+            and not os.access(folder, os.W_OK | os.X_OK, effective_ids=True)
+        ):
+            return Refusal(
+                "denied",
+                f"{self.asked} cannot be replaced, its folder {folder} takes no new file: {error.strerror}; the worker "
+                f"runs as {surroundings.account().pw_name}. `run` can write into the file",
+            )
+        return refusal(error, self.asked)
 
     def add(self, data: bytes) -> None:
         try:
@@ -240,7 +302,7 @@ class Writing:
                 while view:
                     view = view[os.write(self._fd, view) :]
         except OSError as error:
-            raise refusal(error, self.asked) from error
+            raise self._refusal(error) from error
         self.size += len(data)
 
     def seal(self) -> None:
@@ -252,19 +314,28 @@ class Writing:
                 elif self._like:
                     self._keep(os.stat(self._like), self._like)
                 os.fsync(self._fd)
+                if not self.temporary:
+                    nameless = f"/proc/self/fd/{self._fd}"
+                    os.link(nameless, self._spare, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+                    self.temporary = os.path.join(os.path.dirname(self.path), self._spare)
                 os.close(self._fd)
                 self._fd = -1
         except OSError as error:
-            raise refusal(error, self.asked) from error
+            raise self._refusal(error) from error
 
     def _keep(self, old: os.stat_result, path: str) -> None:
-        if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+        mode = stat.S_IMODE(old.st_mode)
+        now = os.fstat(self._fd)
+        if (old.st_uid, old.st_gid) != (now.st_uid, now.st_gid):
             try:
                 os.fchown(self._fd, old.st_uid, old.st_gid)
             except OSError:  # not ours to give away: the content matters more
-                with contextlib.suppress(OSError):
+                mode &= ~stat.S_ISUID  # it would run as somebody else than before
+                try:
                     os.fchown(self._fd, -1, old.st_gid)
-        os.fchmod(self._fd, stat.S_IMODE(old.st_mode))
+                except OSError:
+                    mode &= ~stat.S_ISGID
+        os.fchmod(self._fd, mode)
         with contextlib.suppress(OSError):  # access lists and labels, where the file system has them
             for name in os.listxattr(path):
                 with contextlib.suppress(OSError):
@@ -286,30 +357,49 @@ class Writing:
     def commit(self) -> None:
         """Put the new content in place of the old, or remove that."""
         try:
+            name, folder = os.path.basename(self.path), self._folder
             if self._remove:
-                os.unlink(self.asked if os.path.islink(self.asked) else self.path)
-                os.unlink(self.temporary)
+                os.unlink(name, dir_fd=folder)
+                os.unlink(self._spare, dir_fd=folder)
             else:
-                os.rename(self.temporary, self.path)
+                os.rename(self._spare, name, src_dir_fd=folder, dst_dir_fd=folder)
             self.temporary = ""
+            self._made.clear()
+        except OSError as error:
+            raise self._refusal(error) from error
+        with contextlib.suppress(OSError):  # it is in place; not every folder can be read, or synced
             fd = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-        except OSError as error:
-            raise refusal(error, self.asked) from error
 
     def drop(self) -> None:
-        """Let go of what is not in place: the file that was there stays as it is."""
+        """Let go of what is not in place: the file that was there stays as it is, folders made for it go."""
         with self._lock:
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
-            if self.temporary:
-                with contextlib.suppress(OSError):
-                    os.unlink(self.temporary)
-                self.temporary = ""
+            with contextlib.suppress(OSError):
+                if self.temporary:
+                    os.unlink(self._spare, dir_fd=self._folder)
+            self.temporary = ""
+            for fd in (self._fd, self._folder):
+                if fd >= 0:
+                    os.close(fd)
+            self._fd = self._folder = -1
+            with contextlib.suppress(OSError):  # another one may stand there by now
+                for folder in self._made:
+                    os.rmdir(folder)
+            self._made.clear()
+
+
+def _refuse_unnamed(real: str, asked: str) -> None:
+    """A path that is not UTF-8 cannot be written down in the journal."""
+    try:
+        real.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(real).decode("utf-8", "replace")
+        raise Refusal(
+            "bad_request", f"{asked} leads to {shown}, whose name is not UTF-8: use `run` to write it"
+        ) from None
 
 
 def digest(path: str) -> str:

@@ -69,6 +69,14 @@ class Writes:
                 Refusal("failed", f"the worker could not journal the write: {error.strerror}")
             )
             result.exception()
+        except Exception:
+            result.set_exception(
+                Refusal(
+                    "failed", "the worker has a fault, the file may be written: its log keeper.log says more"
+                )
+            )
+            result.exception()
+            raise
         finally:
             if key:
                 del self._going[key]
