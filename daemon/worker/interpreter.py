@@ -40,6 +40,7 @@ GATE: Final = (
     signal.SIGURG
 )  # ignored by what does not know it: it can never end an interpreter or what one became
 NAMED: Final = 8  # processes that a note names
+SAID: Final = 400  # characters of what a program printed that did not come up
 
 
 class Interpreter(abc.ABC):
@@ -90,6 +91,9 @@ class Interpreter(abc.ABC):
     def _heard(self, words: list[bytes]) -> None:
         """Take up a line of the status pipe that means something to this interpreter only."""
 
+    def _halt(self) -> None:  # noqa: B027 - a signal does for most
+        """Stop the code where a signal does not: one that began is over soon, or the ladder goes on."""
+
     def _ask(self) -> asyncio.Future[Any]:
         """A future that is done once a run that was stopped is over, and what stops it can do no harm any more."""
         return self._done
@@ -135,6 +139,26 @@ class Interpreter(abc.ABC):
             trouble = f"it was not ready after {START_WAIT:.0f} s"
         await self._take_down()
         return trouble
+
+    async def _come_up(self, program: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Start a program with one of our drivers, which says its own pid as it is ready. Raises Refusal."""
+        fds = (str(self.CONTROL_FD), str(STATUS_FD))
+        if trouble := await self._bring_up([program, *argv, *fds], env):
+            self.died = self.died or f"{self.NAME} did not start: {trouble}"
+            said, _ = output.shown(self._said.ring[-SAID:], whole=False, lines=0)
+            raise Refusal(
+                "failed", f"{self.died} ({program})" + (f"; it said: {said.strip()}" if said else "")
+            )
+        await self._reaper.interpreter(int(self._ready.result()[0]))
+
+    def _refuse(self, message: bytes) -> None:
+        """The driver does not accept the code of this run: hexadecimal UTF-8, why."""
+        if not self._done.done():
+            said = bytes.fromhex(message.decode()).decode("utf-8", "replace")
+            self._refused = f"{self.NAME} does not accept this code, nothing was run: {said.strip()}"
+            if not self._begun.done():
+                self._begun.set_result(None)
+            self._done.set_result(0)
 
     async def _take_down(self) -> None:
         """End what came up, or did not; another may be brought up then."""
@@ -241,6 +265,7 @@ class Interpreter(abc.ABC):
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
+        self._halt()
         if await self._within(TERM_AFTER, self._begun):
             for stop, number, until in zip(
                 self.STOPS,

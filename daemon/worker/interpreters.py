@@ -6,17 +6,22 @@ from typing import Final
 from daemon.worker import login
 from daemon.worker.bash import Bash
 from daemon.worker.environment import Environment, Spawn
+from daemon.worker.node import Node
 from daemon.worker.python import Python
 
 BASH: Final = Bash.NAME
 PYTHON: Final = Python.NAME
+NODE: Final = Node.NAME
 
 
 def find(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The interpreters that are there, the default first. Blocks."""
-    return (BASH, PYTHON) if login.runs_python(login.environment(environ)) else (BASH,)
+    env = login.environment(environ)
+    python = (PYTHON,) if login.runs_python(env) else ()
+    node = (NODE,) if login.runs_node(env) else ()
+    return (BASH, *python, *node)
 
 
 def make(name: str, cwd: str, environ: Mapping[str, str], spawn: Spawn) -> Environment:
     """A new environment of one of them, not yet started, in a folder that exists."""
-    return (Python if name == PYTHON else Bash)(cwd, environ, spawn)
+    return {PYTHON: Python, NODE: Node}.get(name, Bash)(cwd, environ, spawn)

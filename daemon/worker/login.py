@@ -1,4 +1,4 @@
-"""What is said to a login shell before its first run, and what one knows: its variables, where python3 is."""
+"""What is said to a login shell before its first run, and what one knows: its variables, where python3 and node are."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from typing import Final
 
 from daemon.worker import surroundings, syntax
 
-PATH_WAIT: Final = 5.0  # seconds for a login shell to say its variables, and for a python its version
+PATH_WAIT: Final = 5.0  # seconds for a login shell to say its variables, and for a python or node its version
 # Has a login shell say its exported variables with its own means: its PATH may be spoilt.
 SAY_ALL: Final = (
     "builtin printf '\\0\\0'; "
@@ -19,6 +19,12 @@ SAY_ALL: Final = (
 )
 PYTHON: Final = "python3"
 PYTHON_FITS: Final = "import sys; sys.exit(sys.version_info < (3, 6))"  # what driver.py needs
+NODE: Final = "node"
+# What driver.cjs needs; other programs go by the name as well.
+NODE_FITS: Final = (
+    "process.exit(parseInt(process.versions.node) >= 18 && "
+    "require('inspector').Session.prototype.connectToMainThread ? 0 : 1)"
+)
 # Without a terminal these wait for keys that never come; what needs no screen goes through.
 SCREEN_EDITORS: Final = ("vi", "vim", "view", "nvim")
 NO_SCREEN: Final = (
@@ -87,6 +93,17 @@ def runs_python(env: Mapping[str, str]) -> bool:
     """Whether there is a python3 that starts and is new enough. Blocks."""
     found = python(env)
     return found is not None and _ends_well([found, "-c", PYTHON_FITS], env, subprocess.DEVNULL)
+
+
+def node(env: Mapping[str, str]) -> str | None:
+    """The operator's node: the first on PATH."""
+    return shutil.which(NODE, path=surroundings.without_own(env.get("PATH", os.defpath)))
+
+
+def runs_node(env: Mapping[str, str]) -> bool:
+    """Whether there is a node that starts and is new enough. Blocks."""
+    found = node(env)
+    return found is not None and _ends_well([found, "-e", NODE_FITS], env, subprocess.DEVNULL)
 
 
 def _ends_well(argv: Sequence[str], env: Mapping[str, str], stdout: int) -> bool:

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final
 
-from daemon.worker import login, output
+from daemon.worker import login
 from daemon.worker.environment import Process, Spawn
 from daemon.worker.interpreter import GATE, STATUS_FD, Interpreter, listed
 from daemon.worker.refusal import Refusal
 
 DRIVER: Final = str(Path(__file__).with_name("driver.py"))
-SAID: Final = 400  # characters of what a python printed that did not come up
 
 
 class Python(Interpreter):
@@ -36,14 +35,7 @@ class Python(Interpreter):
         program = await asyncio.to_thread(login.python, env)
         if program is None:
             raise Refusal("failed", "there is no python3 on the operator's PATH any more")
-        trouble = await self._bring_up([program, "-u", DRIVER, str(self.CONTROL_FD), str(STATUS_FD)], env)
-        if trouble:
-            self.died = self.died or f"python did not start: {trouble}"
-            said, _ = output.shown(self._said.ring[-SAID:], whole=False, lines=0)
-            raise Refusal(
-                "failed", f"{self.died} ({program})" + (f"; it said: {said.strip()}" if said else "")
-            )
-        await self._reaper.interpreter(int(self._ready.result()[0]))
+        await self._come_up(program, ["-u", DRIVER], env)
         return ()
 
     def _order(self, number: int, code: Path) -> bytes:
@@ -55,11 +47,10 @@ class Python(Interpreter):
         match words:
             case [b"threads", count]:
                 self._threads = int(count)
-            case [b"refused", message] if not self._done.done():
-                said = bytes.fromhex(message.decode()).decode("utf-8", "replace")
-                self._refused = f"python does not accept this code, nothing was run: {said.strip()}"
-                self._begun.set_result(None)
-                self._done.set_result(0)
+            case [b"refused", message]:
+                self._refuse(message)
+            case _:
+                pass
 
     def _going_on(self, living: tuple[Process, ...]) -> str:
         threads = f"{self._threads} threads" if self._threads > 1 else "a thread" if self._threads else ""
