@@ -143,6 +143,7 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
                     clock=lambda: datetime.now(UTC),
                     group=root,
                     counts=parts.counts,
+                    data=settings.data,
                 )
                 owned.push_async_callback(harness.close)
                 async with AsyncExitStack() as listeners:
