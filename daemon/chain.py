@@ -79,6 +79,7 @@ class Chain:
         self.steps = 0
         self.pending_tokens = 0
         self.workers_shown = ""
+        self.workers_had: set[str] = set()  # names of all that the session has or had
         self.call_ids: set[str] = set()
         self.posts: dict[str, int] = {}
         self._session = session
@@ -137,6 +138,7 @@ class Chain:
             case "config":
                 self.config = config
                 self._first = self._first or config
+                self.workers_had |= {ref.name for ref in config.workers} if config else set()
             case "system":
                 self._add_system(record)
             case "message":

@@ -171,14 +171,17 @@ class Pool(Roster):
                 "interrupt not carried out", worker=worker, session=session, call=call, why=refused.message
             )
 
-    async def kill(self, worker: str, session: str) -> str:
+    async def kill(self, worker: str, session: str, reason: str = "") -> str | None:
         """Have every process of a session ended; the worker's sentence on what was ended and is left.
 
-        Returns at once when the worker is not here: it is told as soon as it dials again. Raises Refused.
+        None, at once, when the worker is not here: it is told as soon as it dials again. `reason`: what the session's
+        next run there is told. Raises Refused.
         """
-        to = self._worker(worker)
-        said = await self._tell(to, ("kill", session), lambda id: frames.Kill(id=id, session=session))
-        return f"worker {worker!r} is not connected; told when it is" if said is None else said
+        return await self._tell(
+            self._worker(worker),
+            ("kill", session),
+            lambda id: frames.Kill(id=id, session=session, reason=reason),
+        )
 
     def asked(self, worker: str, session: str, call: str) -> bool:
         """Whether a worker may have got this call: False only for one that waits here and was never sent."""

@@ -1,11 +1,12 @@
 """Carry out one tool call on its worker and say how it went as a result record."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
 from typing import Any, Final, assert_never
 
 from daemon.harness import edit, patch, tools
+from daemon.harness.environments import DROPPED, Environments
 from daemon.harness.tools import BadCall, Edit, Patch, Read, Run, Write
 from daemon.pool import Cordoned, Output, Pool, Refused, WorkerGone
 from daemon.protocol import frames, records
@@ -37,8 +38,9 @@ def image_type(head: bytes) -> str:
 class Calls:
     """What the tools do, on a pool of workers. Every method answers with a result; none raises for a bad call."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, environments: Environments) -> None:
         self._pool = pool
+        self._environments = environments
 
     async def perform(
         self,
@@ -47,15 +49,19 @@ class Calls:
         call: Record,
         *,
         age: float | None = None,
+        had: Collection[str] = (),
         on_output: Callable[[bytes], None] | None = None,
     ) -> Record:
         """The result of `call`, a record not yet appended.
 
         `age`: seconds since the call was recorded, given when an earlier daemon may have begun it; then the worker
-        is asked first and nothing is done twice.
+        is asked first and nothing is done twice. `had`: names of all workers that the session has or had.
         """
         try:
             wanted = tools.parse(records.call_of(call), config.tools)
+            here = {ref.name for ref in config.workers}
+            if age is not None and wanted.worker in had and wanted.worker not in here:
+                return await self._dropped(session, call.id, wanted.worker, age)
             ref = _worker(config, wanted.worker)
         except (BadCall, records.BadRecord) as error:
             return _failed(call.id, str(error))
@@ -76,6 +82,17 @@ class Calls:
         except (BadCall, Refused, WorkerGone, Cordoned) as error:
             return _failed(call.id, str(error), worker=ref.name)
 
+    async def _dropped(self, session: str, call: str, worker: str, age: float) -> Record:
+        """The result of a call that an earlier daemon may have begun on a worker that the session no longer has."""
+        await self._pool.interrupt(worker, session, call)
+        if self._pool.hello(worker) is None:
+            return unknown(call, worker, DROPPED)
+        try:
+            done = await self._pool.attach(worker, session, call, age=age)
+        except (Refused, WorkerGone) as error:
+            return _failed(call, str(error), worker=worker)
+        return _failed(call, f"not begun: {DROPPED}") if done is None else _ran(call, worker, done, 0)
+
     async def _run(
         self,
         session: str,
@@ -85,17 +102,18 @@ class Calls:
         age: float | None,
         on_output: Callable[[bytes], None] | None,
     ) -> Record:
-        output = await self._pool.run(
-            ref.name,
-            session,
-            call,
-            run.code,
-            interpreter=run.interpreter,
-            cwd=ref.cwd,
-            timeout=run.timeout,
-            age=age,
-            on_output=on_output,
-        )
+        with self._environments.using(ref.name, session):
+            output = await self._pool.run(
+                ref.name,
+                session,
+                call,
+                run.code,
+                interpreter=run.interpreter,
+                cwd=ref.cwd,
+                timeout=run.timeout,
+                age=age,
+                on_output=on_output,
+            )
         return _ran(call, ref.name, output, run.timeout)
 
     async def _read(self, call: str, read: Read, ref: WorkerRef, takes: tuple[str, ...]) -> Record:

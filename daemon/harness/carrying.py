@@ -7,6 +7,7 @@ from datetime import datetime
 
 from daemon.harness.calls import Calls
 from daemon.harness.counts import Counts
+from daemon.harness.environments import Environments
 from daemon.harness.session import Session
 from daemon.pool import Pool
 from daemon.protocol import api, records
@@ -17,13 +18,18 @@ class Carrier:
     """Keeps the tasks of calls with their session, so that whoever waits for them can be cancelled and they go on."""
 
     def __init__(
-        self, pool: Pool, group: asyncio.TaskGroup, clock: Callable[[], datetime], counts: Counts
+        self,
+        pool: Pool,
+        group: asyncio.TaskGroup,
+        clock: Callable[[], datetime],
+        counts: Counts,
+        environments: Environments,
     ) -> None:
         self._pool = pool
         self._group = group
         self._clock = clock
         self._counts = counts
-        self._calls = Calls(pool)
+        self._calls = Calls(pool, environments)
 
     async def run(self, session: Session, calls: Sequence[Record]) -> None:
         """Carry out calls that nobody has begun. Raises what kept a result from being recorded."""
@@ -55,12 +61,25 @@ class Carrier:
 
         try:
             age = self._age(call) if begun else None
-            result = await self._calls.perform(session.id, session.config, call, age=age, on_output=show)
+            try:
+                result = await self._calls.perform(
+                    session.id,
+                    session.config,
+                    call,
+                    age=age,
+                    had=session.chain.workers_had,
+                    on_output=show,
+                )
+            except asyncio.CancelledError:
+                if call.id not in session.instead:
+                    raise
+                result = session.instead[call.id]
             await session.append(result)
         except Exception as error:  # noqa: BLE001 - see the docstring
             return error
         finally:
             session.calls.pop(call.id, None)
+            session.instead.pop(call.id, None)
         self._counts.calls[result.header.failed] += 1
         if result.header.worker:
             self._pool.ack(result.header.worker, session.id, call.id)

@@ -1,5 +1,6 @@
 """Make and change a session's config, and refuse one that could not be stepped, naming the field."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
@@ -10,11 +11,14 @@ from daemon.harness import tools
 from daemon.harness.errors import Invalid
 from daemon.harness.step import Models
 from daemon.protocol import api
+from daemon.protocol.dialing import LOCAL, BadNameError, check_name
 from daemon.protocol.records import Config, Limits, WorkerRef
 from daemon.provider.base import Model, ProviderError
 from daemon.provider.patch import merge
 
 MAX_MODEL: Final = 500  # characters of its name: each step's record holds it in its header
+MAX_CWD: Final = 4095  # bytes: what Linux takes
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")  # no folder's name needs one, and the model is shown lines
 DEPTH: Final = 100  # of lists and objects in params: what sends them on goes down by recursion
 
 T = TypeVar("T")
@@ -22,6 +26,7 @@ T = TypeVar("T")
 
 def made(create: api.Create, models: Models) -> Config:
     """The config of a fresh session. Raises Invalid."""
+    check_workers(create.workers)
     config = Config(
         model=create.model or models.default(),
         tools=create.tools,
@@ -73,9 +78,28 @@ def check(config: Config, models: Models) -> Model:
     for name in ("cost", "ttl"):
         if getattr(config.limits, name):
             raise Invalid(f"limits.{name}: this release keeps no such limit; leave it out")
-    if len({ref.name for ref in config.workers}) < len(config.workers):
-        raise Invalid("workers: each name may stand once")
     return known
+
+
+def check_workers(workers: Sequence[WorkerRef]) -> None:
+    """Raises Invalid for one that cannot be; that it is there is not asked: a session waits for its workers."""
+    first: dict[str, int] = {}
+    for at, ref in enumerate(workers):
+        field = f"workers[{at}]"
+        if ref.name != LOCAL:
+            try:
+                check_name(ref.name)
+            except BadNameError as error:
+                raise Invalid(f"{field}.name: {error}") from error
+        if (before := first.setdefault(ref.name, at)) != at:
+            raise Invalid(f"{field}.name: {ref.name} is workers[{before}] already; name each worker once")
+        if len(ref.cwd.encode("utf-8", "replace")) > MAX_CWD or CONTROL.search(ref.cwd):
+            raise Invalid(f"{field}.cwd: a path of at most {MAX_CWD} bytes without control characters")
+        if ref.cwd and not ref.cwd.startswith(("/", "~")):
+            raise Invalid(
+                f"{field}.cwd: {ref.cwd[:200]!a} begins neither at the root nor at a home; "
+                "write /srv/data or ~/data, or leave it out for the home"
+            )
 
 
 def _check_depth(params: Any) -> None:

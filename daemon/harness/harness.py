@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -13,6 +14,7 @@ import structlog
 from daemon.harness import configs, prompt
 from daemon.harness.changes import WORKERS, Changed
 from daemon.harness.counts import Counts
+from daemon.harness.environments import DROPPED, ENDED, FILE, Environments
 from daemon.harness.errors import (
     Conflict,
     Ended,
@@ -30,9 +32,9 @@ from daemon.harness.live import Live
 from daemon.harness.session import Session
 from daemon.harness.sessions import Sessions
 from daemon.harness.step import Models, Stepper
-from daemon.harness.stopping import end_calls
+from daemon.harness.stopping import end_calls, end_calls_on
 from daemon.ownfile import OwnFileError
-from daemon.pool import Pool, Refused, WorkerGone
+from daemon.pool import Pool
 from daemon.protocol import api
 from daemon.protocol.dialing import LOCAL
 from daemon.protocol.records import Config, Status, WorkerRef, draft, error_draft, json_draft
@@ -61,12 +63,14 @@ class Harness:
         clock: Callable[[], datetime],
         group: asyncio.TaskGroup,
         counts: Counts | None = None,
+        data: Path | None = None,
     ) -> None:
         self._store = store
         self._pool = pool
         self._models = models
         self._group = group
         self._counts = counts or Counts()
+        self._environments = Environments(pool, group, clock, data / FILE if data else None)
         self._stepper = Stepper(
             pool=pool,
             models=models,
@@ -75,6 +79,7 @@ class Harness:
             release=release,
             clock=clock,
             counts=self._counts,
+            environments=self._environments,
         )
         self._sessions = Sessions(store, release, self._counts)
         self._started = clock()
@@ -184,17 +189,20 @@ class Harness:
                 self._check_writable(session)
                 await session.append(draft("end", via=via, reason="ended"))
         for ref in session.config.workers:
-            self._release(session.id, ref.name)
+            self._environments.end(ref.name, session.id, ENDED)
 
     async def set_workers(self, id: str, via: str, workers: Sequence[WorkerRef]) -> int:
-        """Give a session other workers; returns the config record's number. Environments on dropped ones are ended.
+        """Give a session other workers; returns the config record's number.
 
-        Raises NotFound, Malformed, Invalid, Ended, Conflict (damaged), NoSpace.
+        What runs on a worker that is dropped is ended, with its environments; this does not wait for it. Raises
+        NotFound, Malformed, Invalid, Ended, Conflict (damaged), NoSpace.
         """
+        configs.check_workers(workers)
         before, n = await self._configure(id, via, lambda config: configs.with_workers(config, workers))
         for ref in before.workers:
             if ref.name not in {kept.name for kept in workers}:
-                self._release(id, ref.name)
+                self._environments.mark(ref.name, id, DROPPED)
+                self._group.create_task(self._drop(id, ref.name), name=f"drop {ref.name} of {id}")
         return n
 
     async def patch_config(self, id: str, via: str, patch: api.ConfigPatch) -> int:
@@ -241,6 +249,7 @@ class Harness:
 
         Returns when all are kicked, or when PATIENCE is over; it then goes on beside what else is done.
         """
+        await self._environments.start()
         looking = self._group.create_task(self._look(), name="look at the sessions")
         await asyncio.wait({looking}, timeout=PATIENCE)
         self._sessions.looked.set()
@@ -274,6 +283,7 @@ class Harness:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self._environments.close()
         await self._sessions.close()
 
     def _kick(self, session: Session) -> None:
@@ -355,16 +365,13 @@ class Harness:
             (stored,) = await session.append(json_draft("config", after, via=via))
         return before, stored.n
 
-    def _release(self, id: str, worker: str) -> None:
-        """End a session's environments on a worker, without waiting for it."""
-        self._group.create_task(self._kill(id, worker), name=f"end environments of {id} on {worker}")
-
-    async def _kill(self, id: str, worker: str) -> None:
+    async def _drop(self, id: str, worker: str) -> None:
+        """End what a session has on a worker that it no longer has."""
         try:
-            said = await self._pool.kill(worker, id)
-        except (WorkerGone, Refused) as error:
-            said = str(error)
-        log.info("environments ended", session=id, worker=worker, said=said)
+            await end_calls_on(await self._sessions.get(id), self._pool, worker, DROPPED)
+        except HarnessError as error:
+            log.error("calls on a dropped worker not ended", session=id, worker=worker, why=str(error))
+        self._environments.tell(worker, id)
 
     async def _copy(self, create: api.Create) -> str:
         extra = [

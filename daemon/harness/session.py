@@ -40,6 +40,7 @@ class Session:
         self.origin: Origin | None = None
         self.bad: Damage | None = None
         self.calls: dict[str, asyncio.Task[Exception | None]] = {}
+        self.instead: dict[str, Record] = {}  # results for calls whose tasks are cancelled, appended by those
         self.runner: asyncio.Task[None] | None = None
         self.one_pass: asyncio.Task[None] | None = None
         self.again = False  # kicked: look once more before the runner stops

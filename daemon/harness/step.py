@@ -14,6 +14,7 @@ import structlog
 from daemon.harness import agents, limits, prompt, tools
 from daemon.harness.carrying import Carrier
 from daemon.harness.counts import Counts
+from daemon.harness.environments import Environments
 from daemon.harness.session import Session
 from daemon.pool import Pool
 from daemon.protocol import api, records
@@ -70,6 +71,7 @@ class Stepper:
         release: str,
         clock: Callable[[], datetime],
         counts: Counts,
+        environments: Environments,
     ) -> None:
         self._pool = pool
         self._models = models
@@ -77,7 +79,7 @@ class Stepper:
         self._release = release
         self._clock = clock
         self._counts = counts
-        self._calls = Carrier(pool, group, clock, counts)
+        self._calls = Carrier(pool, group, clock, counts, environments)
 
     async def step(self, session: Session) -> Status:
         """One cycle; returns the status after it.

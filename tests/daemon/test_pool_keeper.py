@@ -177,7 +177,7 @@ async def test_an_interrupt_during_a_cut_reaches_the_run_when_the_worker_dials(l
 
 async def test_kill_says_what_it_ended(local: Local) -> None:
     await local.pool.run("local", "s", "c", "sleep 600 &")
-    assert "sleep 600" in await local.pool.kill("local", "s")
+    assert "sleep 600" in (await local.pool.kill("local", "s") or "")
 
 
 async def test_code_that_does_not_parse_is_refused(local: Local) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -155,6 +156,7 @@ class FakePool:
         self.acked: list[str] = []
         self.interrupted: list[str] = []
         self.killed: list[str] = []
+        self.reasons: list[str] = []  # of the kills
         self.cordons: set[str] = set()
         self.on_interrupt: Callable[[str], None] = lambda call: None
         self.on_kill: Callable[[], None] = lambda: None
@@ -225,10 +227,11 @@ class FakePool:
     def asked(self, worker: str, session: str, call: str) -> bool:
         return worker in self.here
 
-    async def kill(self, worker: str, session: str) -> str:
+    async def kill(self, worker: str, session: str, reason: str = "") -> str | None:
         self.killed.append(worker)
+        self.reasons.append(reason)
         self.on_kill()
-        return ""
+        return "ended" if worker in self.here else None
 
     def ack(self, worker: str, session: str, call: str) -> None:
         self.acked.append(call)
@@ -283,7 +286,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(store: Store, provider: FakeProvider, pool: FakePool) -> AsyncIterator[Bench]:
+async def bench(
+    store: Store, provider: FakeProvider, pool: FakePool, data: Path | None = None, clock: Clock | None = None
+) -> AsyncIterator[Bench]:
     """A running harness; leaving it is shutting down."""
     counts = Counts()
     async with asyncio.TaskGroup() as group:
@@ -293,9 +298,10 @@ async def bench(store: Store, provider: FakeProvider, pool: FakePool) -> AsyncIt
             models=FakeModels(provider),
             http=None,
             release="0.0",
-            clock=Clock(),
+            clock=clock or Clock(),
             group=group,
             counts=counts,
+            data=data,
         )
         await harness.resume()
         try:
