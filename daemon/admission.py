@@ -1,25 +1,29 @@
-"""Admit the workers that dial this daemon: each connection gets its name, then it is the pool's."""
+"""Admit the workers that dial this daemon: each gets its name, and the daemon's release; then it is the pool's."""
 
 import asyncio
 import os
 import socket
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
+from msgspec.structs import replace
 
+from daemon import release as release_of_this
 from daemon.api import listening
 from daemon.protocol import dialing, frames
+from daemon.protocol.dialing import Greeting
+from daemon.release import Wheel, WheelError
 from daemon.worker.keeper import peer
 
 WAITING: Final = 64  # connections at once that have no name yet; more are closed
 CLOSE_WAIT: Final = 2.0  # seconds for a refusal to be taken up
 TAKEN: Final = 64 << 10  # bytes taken at once of what a refused one sends
+FOLDER: Final = "release"  # in the data folder: the daemon's own wheel
 
-Serve = Callable[[str, StreamReader, StreamWriter], Awaitable[None]]
 log = structlog.get_logger()
 
 
@@ -28,38 +32,74 @@ class NotAdmitted(Exception):
 
 
 class Admission(Protocol):
-    """Says who is at the other end of a connection, before the first frame."""
+    """Says who is at the other end of a connection, before anything is read from it."""
 
-    async def admit(self, reader: StreamReader, writer: StreamWriter) -> str:
-        """The worker's name. Raises NotAdmitted."""
+    async def admit(self, sock: socket.socket) -> str:
+        """The worker's name; empty: the one that it gives itself. Raises NotAdmitted."""
 
 
 class OwnWord:
     """Takes a worker's own word, its first line: for a socket that only processes of our own user get at."""
 
-    async def admit(self, reader: StreamReader, writer: StreamWriter) -> str:
-        _, uid, _ = peer(writer.get_extra_info("socket"))
+    async def admit(self, sock: socket.socket) -> str:
+        _, uid, _ = peer(sock)
         if uid != os.getuid():
             raise NotAdmitted(f"user {uid} may not be a worker of user {os.getuid()}'s daemon")
+        return ""
+
+
+class Workers(Protocol):
+    """What the pool does for those that dial."""
+
+    async def serve(self, name: str, reader: StreamReader, writer: StreamWriter) -> None:
+        """Be the harness's end of one connection until it ends."""
+
+    def note(self, name: str, text: str) -> None:
+        """Show this of a worker beside its state, until another note comes; empty: nothing."""
+
+    def turn_away(self, name: str, reason: str) -> None:
+        """List a worker that is not let in, unless it is here by another connection."""
+
+
+class Offer:
+    """This daemon's release, for workers of others: the wheel is made when the first one asks, and kept."""
+
+    def __init__(
+        self, release: str, folder: Path, make: Callable[[Path], Wheel] = release_of_this.wheel
+    ) -> None:
+        self.release = release
+        self._folder = folder
+        self._make = make
+        self._made: Wheel | None = None
+        self._turn = asyncio.Lock()
+
+    async def wheel(self) -> Wheel:
+        """The daemon's own wheel. Raises WheelError."""
+        async with self._turn:
+            if self._made is None or not await asyncio.to_thread(self._made.path.is_file):
+                self._made = await asyncio.to_thread(self._make, self._folder)
+        return self._made
+
+    async def update(self, refused: str = "") -> tuple[frames.Update, Wheel | None]:
+        """What a worker of another release is told, and the wheel where there is one."""
         try:
-            async with asyncio.timeout(frames.HELLO_WAIT):
-                return dialing.name_of(await reader.readuntil(b"\n"))
-        except TimeoutError:
-            raise NotAdmitted(f"it did not say its name within {frames.HELLO_WAIT:g} s") from None
-        except (asyncio.IncompleteReadError, OSError):
-            raise NotAdmitted("it closed the connection before it had said its name") from None
-        except asyncio.LimitOverrunError:
-            raise NotAdmitted("its first line is too long to be a name") from None
-        except dialing.BadNameError as error:
-            raise NotAdmitted(str(error)) from None
+            made = await self.wheel()
+        except WheelError as error:
+            log.warning("workers of other releases cannot update themselves", why=str(error))
+            return frames.Update(release=self.release, missing=str(error), refused=refused), None
+        update = frames.Update(release=self.release, sha256=made.sha256, size=made.size, refused=refused)
+        return update, made
 
 
 class Door:
     """A listening socket at which workers dial; `group` owns the connections, which outlive the listening."""
 
-    def __init__(self, admission: Admission, serve: Serve, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, admission: Admission, workers: Workers, offer: Offer, group: asyncio.TaskGroup
+    ) -> None:
         self._admission = admission
-        self._serve = serve
+        self._workers = workers
+        self._offer = offer
         self._group = group
         self._waiting = 0
 
@@ -82,28 +122,108 @@ class Door:
 
     async def _guarded(self, reader: StreamReader, writer: StreamWriter) -> None:
         try:
-            if name := await self._admitted(reader, writer):
-                await self._serve(name, reader, writer)
+            if (said := await self._admitted(reader, writer)) is not None:
+                await self._received(said, reader, writer)
         except Exception:  # the one around one connection: its fault must not end the others
             log.exception("serving a worker failed")
         finally:
             writer.close()
 
-    async def _admitted(self, reader: StreamReader, writer: StreamWriter) -> str:
-        """The worker's name, empty for one that was refused."""
+    async def _admitted(self, reader: StreamReader, writer: StreamWriter) -> Greeting | None:
+        """What the worker says of itself, under the name that it has here; None for one that was refused."""
         try:
-            return await self._admission.admit(reader, writer)
+            name = await self._admission.admit(writer.get_extra_info("socket"))
+            return await _greeting(reader, name)
         except NotAdmitted as refused:
             log.warning("a worker was not admitted", why=str(refused))
-            with suppress(OSError, TimeoutError):
-                async with asyncio.timeout(CLOSE_WAIT):
-                    writer.write(dialing.refusal(str(refused)))
-                    writer.write_eof()
-                    while await reader.read(TAKEN):  # closed over what it sent, it might never read why
-                        pass
-            return ""
+            await _last_word(reader, writer, dialing.refusal(str(refused)))
+            return None
         finally:
             self._waiting -= 1
+
+    async def _received(self, said: Greeting, reader: StreamReader, writer: StreamWriter) -> None:
+        """Do what the connection is for. One that does not say its release is the pool's to judge, by its hello."""
+        other = bool(said.release) and said.release != self._offer.release
+        self._workers.note(said.name, self._news(said) if other else "")
+        match said.purpose:
+            case dialing.NOTE:
+                pass
+            case dialing.WHEEL:
+                await self._send_wheel(said, writer)
+            case dialing.WORK if said.protocol not in (0, frames.PROTOCOL):
+                why = (
+                    f"it speaks protocol {said.protocol} (release {said.release}), this daemon speaks "
+                    f"{frames.PROTOCOL} (release {self._offer.release})"
+                )
+                self._workers.turn_away(said.name, f"{why}; {said.update or 'it was told to update itself'}")
+                update, _ = await self._offer.update(why)
+                await _last_word(reader, writer, frames.encode(update))
+            case dialing.WORK:
+                if other:
+                    update, _ = await self._offer.update()
+                    writer.write(frames.encode(update))
+                await self._workers.serve(said.name, reader, writer)
+            case _:
+                why = f"this daemon knows no connection for {said.purpose!r}"
+                await _last_word(reader, writer, dialing.refusal(why))
+
+    def _news(self, said: Greeting) -> str:
+        return f"this daemon is of release {self._offer.release}: {said.update or 'it was told to update itself'}"
+
+    async def _send_wheel(self, said: Greeting, writer: StreamWriter) -> None:
+        """The wheel, at the pace of the network; one that does not move for DEAD_AFTER is given up."""
+        update, made = await self._offer.update()
+        log.info("a worker gets this release", worker=said.name, its=said.release, why_not=update.missing)
+        try:
+            await _moved(writer, frames.encode(update))
+            if made is not None:
+                file = await asyncio.to_thread(made.path.open, "rb")
+                try:
+                    while piece := await asyncio.to_thread(file.read, frames.PIECE):
+                        await _moved(writer, piece)
+                finally:
+                    file.close()
+            writer.write_eof()
+            async with asyncio.timeout(frames.DEAD_AFTER):
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError) as error:
+            log.info(
+                "a worker did not take this release", worker=said.name, why=str(error) or "it stood still"
+            )
+            writer.transport.abort()
+
+
+async def _greeting(reader: StreamReader, name: str) -> Greeting:
+    """The first line, `name` in place of its own where that is known. Raises NotAdmitted."""
+    try:
+        async with asyncio.timeout(frames.HELLO_WAIT):
+            said = dialing.greeted(await reader.readuntil(b"\n"))
+    except TimeoutError:
+        raise NotAdmitted(f"it did not say its name within {frames.HELLO_WAIT:g} s") from None
+    except (asyncio.IncompleteReadError, OSError):
+        raise NotAdmitted("it closed the connection before it had said its name") from None
+    except asyncio.LimitOverrunError:
+        raise NotAdmitted("its first line is too long to be a greeting") from None
+    except dialing.BadNameError as error:
+        raise NotAdmitted(str(error)) from None
+    return replace(said, name=name) if name else said
+
+
+async def _moved(writer: StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    async with asyncio.timeout(frames.DEAD_AFTER):
+        await writer.drain()
+
+
+async def _last_word(reader: StreamReader, writer: StreamWriter, data: bytes) -> None:
+    """Say this and no more, and have it heard: closed over what it sent, the worker might never read it."""
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(CLOSE_WAIT):
+            writer.write(data)
+            writer.write_eof()
+            while await reader.read(TAKEN):
+                pass
 
 
 @asynccontextmanager

@@ -22,7 +22,8 @@ class Allowance(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     `interpreters`: those that code may be run with. `read`, `write`: folders, or files, that may be read and written.
     `seconds`: of one run. `output`: bytes of one run's output that are kept. `runs`: that go or wait at once.
     `environment`: patterns of the names of variables that code gets of those that the worker was started with; HOME it
-    always gets. `as_root`: whether it may run as root.
+    always gets. `as_root`: whether it may run as root. `update`: whether a harness of another release may replace it:
+    that is the harness's code, which enforces none of this unless it wants to.
     """
 
     interpreters: tuple[Text, ...] | None = None
@@ -33,6 +34,7 @@ class Allowance(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     runs: Annotated[int, Meta(ge=0)] = 0
     environment: tuple[Text, ...] | None = None
     as_root: bool = False
+    update: bool = True
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Those of `environ` that code may get."""

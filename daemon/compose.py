@@ -1,7 +1,6 @@
 """Build everything and own the root: one daemon on one data folder, from its lock to its last close."""
 
 import asyncio
-import importlib.metadata
 import logging
 import os
 import signal
@@ -17,6 +16,7 @@ import structlog
 from msgspec import Struct
 
 from daemon import admission, config, cordons
+from daemon import release as own_release
 from daemon.api import keys, listening, server
 from daemon.api.crowd import Complaints
 from daemon.api.keys import Keys
@@ -69,8 +69,8 @@ class _Ending(Exception):
 
 
 def release() -> str:
-    """This installation's version."""
-    return importlib.metadata.version("outrider")
+    """This installation's release."""
+    return own_release.own()
 
 
 def make_folder(path: Path) -> None:
@@ -148,7 +148,8 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
                 owned.push_async_callback(harness.close)
                 async with AsyncExitStack() as listeners:
                     served = await _listen(listeners, parts, harness, version)
-                    await _admit_workers(listeners, settings.data / config.WORKERS, pool, root)
+                    offer = admission.Offer(version, settings.data / admission.FOLDER)
+                    await _admit_workers(listeners, settings.data / config.WORKERS, pool, offer, root)
                     root.create_task(_keep_local(pool, settings, version), name="local worker")
                     await parts.providers.refresh(LISTING_WAIT)
                     await harness.resume()
@@ -193,9 +194,11 @@ async def _listen(listeners: AsyncExitStack, parts: Parts, harness: Harness, ver
     return served
 
 
-async def _admit_workers(listeners: AsyncExitStack, path: Path, pool: Pool, root: asyncio.TaskGroup) -> None:
+async def _admit_workers(
+    listeners: AsyncExitStack, path: Path, pool: Pool, offer: admission.Offer, root: asyncio.TaskGroup
+) -> None:
     """Let workers of this machine dial. Where they cannot, the daemon goes on without them."""
-    door = admission.Door(admission.OwnWord(), pool.serve, root)
+    door = admission.Door(admission.OwnWord(), pool, offer, root)
     try:
         await listeners.enter_async_context(admission.on_unix(path, door))
     except ListenError as error:

@@ -70,6 +70,7 @@ class Worker:
         self.refused = False
         self.removed = False
         self.reason = "it has not dialed"
+        self.note = ""  # what is to be known of it while it is here
         self.gone = now  # the clock's time when its connection was lost
         self.seen: datetime | None = None
         self.dialed = False
@@ -146,6 +147,21 @@ class Roster:
             connection.end("this daemon let it go")
             self._leave(worker, connection, admitted)
             await connection.closed()
+
+    def note(self, name: str, text: str) -> None:
+        """Show this of a worker beside its state while it is here, until another note comes; empty: nothing."""
+        worker = self._worker(name)
+        if worker.note != text:
+            worker.note = text
+            self._on_change()
+
+    def turn_away(self, name: str, reason: str) -> None:
+        """List a worker that is not let in, unless it is here by another connection."""
+        worker = self._worker(name)
+        if worker.here is None:
+            worker.dialed = worker.refused = True
+            worker.reason, worker.seen = reason, self._wall()
+            self._on_change()
 
     def remove(self, name: str) -> None:
         """Forget a worker that was removed: its connection ends, and calls that wait for it get WorkerGone."""
@@ -270,7 +286,7 @@ class Roster:
         info = api.WorkerInfo(
             name=worker.name,
             state="connected" if here is not None else "refused" if worker.refused else "gone",
-            reason=worker.reason,
+            reason=worker.reason or worker.note,
             seen="" if seen is None else seen.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             running=len(worker.calls),
             cordoned=worker.name in self._cordons,

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+RELEASE = "0.1.0"  # one release, though the checkout may be edited while a test goes on
 OUTRIDER = [sys.executable, "-P", "-m", "daemon.cli"]
 
 
@@ -32,6 +33,7 @@ class Place:
             "LANG": "C.UTF-8",
             "OUTRIDER_DATA": str(self.data),
             "OUTRIDER_REHEARSAL_SPEED": "0",
+            "OUTRIDER_RELEASE": RELEASE,
         }
 
     @property

@@ -1,11 +1,28 @@
-"""What a worker that dials says before its first frame, and what it is told in place of frames when it is refused."""
+"""What a worker that dials says before its first frame, and what it is told in place of frames or before them.
+
+Each connection begins with the worker's `greeting`, a line of JSON. What follows goes by its `purpose`:
+
+- `work`: frames both ways, the worker's hello first. A worker of another release gets an `update` frame before any
+  other from the harness; where that says `refused`, the harness closes then.
+- `wheel`: the harness sends an `update` frame, then its wheel's `size` bytes, and closes; the worker sends no more.
+- `note`: nothing; the greeting was the news.
+
+To any of them the harness may answer with a `refusal` line and close. All this holds for every protocol to come.
+"""
 
 import re
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
 
 LOCAL: Final = "local"  # the worker that a daemon starts by itself
 RESERVED: Final = ("harness", LOCAL)  # the daemon itself, and that worker
 MAX_LINE: Final = 4 << 10  # bytes of a line of either kind
+MAX_UPDATE: Final = 500  # characters of a greeting's sentence: with any escapes it fits into the line
+WORK: Final = "work"
+WHEEL: Final = "wheel"
+NOTE: Final = "note"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _REFUSED: Final = b"refused: "  # no frame begins so: each begins with a brace
 
@@ -26,14 +43,35 @@ def check_name(text: str) -> str:
     return text
 
 
-def greeting(name: str) -> bytes:
-    """The line that a worker says first, where its name is its own word. Raises BadNameError."""
-    return b"%b\n" % check_name(name).encode()
+class Greeting(Struct, frozen=True, omit_defaults=True):
+    """A worker's first line, from its link.
+
+    `name` is its own word, which counts only where nothing better is known. `protocol`, `release`: the link's; 0 and
+    empty: it does not say. `update`: how it goes with the update that it was asked for, in a sentence.
+    """
+
+    name: str
+    protocol: int = 0
+    release: Annotated[str, Meta(max_length=100)] = ""
+    purpose: str = WORK
+    update: str = ""
 
 
-def name_of(line: bytes) -> str:
-    """The name that a line of `greeting` says. Raises BadNameError."""
-    return check_name(line.removesuffix(b"\n").decode("ascii", "replace"))
+def greeting(said: Greeting) -> bytes:
+    """The line that a worker says first. Raises BadNameError."""
+    check_name(said.name)
+    return msgspec.json.encode(msgspec.structs.replace(said, update=said.update[:MAX_UPDATE])) + b"\n"
+
+
+def greeted(line: bytes) -> Greeting:
+    """What a line of `greeting` says. Raises BadNameError."""
+    try:
+        said = msgspec.json.decode(line, type=Greeting)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        shown = ascii(line[:64].decode("utf-8", "replace").strip())
+        raise BadNameError(f"its first line, {shown}, is no greeting of a worker") from None
+    check_name(said.name)
+    return said
 
 
 def refusal(reason: str) -> bytes:

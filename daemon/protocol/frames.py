@@ -116,11 +116,19 @@ class Ack(_Frame, frozen=True, tag="ack"):
 
 
 class Update(_Frame, frozen=True, tag="update"):
-    """This worker is of another release: install the one at `url` and come back."""
+    """This harness is of another release: get its wheel, install it and come back as it. A keeper ends when it is idle.
+
+    The wheel is had over a connection of its own (see `dialing`), or at `url` where there is one: `size` bytes with
+    this SHA-256 (hex). Without `sha256` there is none to be had, and `missing` says why. `refused`: why nothing is
+    done with this worker until then; empty: it is taken meanwhile.
+    """
 
     release: str
     url: str = ""
     sha256: str = ""
+    size: Natural = 0
+    missing: str = ""
+    refused: str = ""
 
 
 # Worker to harness.

@@ -1,12 +1,11 @@
 """Look at everything that a working Outrider needs, and say of each whether it is well and what to do."""
 
 import asyncio
-import importlib.metadata
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from daemon import config
+from daemon import config, release
 from daemon.client import ApiFailure
 from daemon.config import Settings
 from daemon.plain import count, line
@@ -56,7 +55,7 @@ def checks(socket: str, url: str, environ: Mapping[str, str]) -> Iterator[Check]
     elif not place.here:
         yield from examine.key_in_the_clear(place)
     yield examine.clock()
-    ours = importlib.metadata.version("outrider")
+    ours = release.own()
     yield from asyncio.run(_asked(place, settings, environ, ours))
 
 

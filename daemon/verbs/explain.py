@@ -8,6 +8,7 @@ import traceback
 from daemon.client import ApiFailure
 from daemon.config import ConfigError
 from daemon.plain import line, safe
+from daemon.release import ReleaseError
 from daemon.verbs.paint import is_terminal, wrap
 from daemon.verbs.reach import COMPLAINT, FAILED, REFUSED, USAGE, VerbError
 
@@ -27,7 +28,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
     match error:
         case VerbError():
             return safe(str(error)), error.code
-        case ConfigError():
+        case ConfigError() | ReleaseError():
             return safe(str(error)), USAGE
         case ApiFailure(status=401):
             return f"{line(error.message, 2000)}; here OUTRIDER_KEY holds it", REFUSED

@@ -32,6 +32,14 @@ class Tree(click.Group):
                 )
 
 
+def _release(ctx: click.Context, _: click.Parameter, given: bool) -> None:
+    if given:
+        from daemon import release
+
+        click.echo(f"outrider {release.own()}")
+        ctx.exit()
+
+
 @click.group(
     cls=Tree,
     subcommand_metavar="VERB …",
@@ -41,7 +49,14 @@ class Tree(click.Group):
 @click.option(
     "--url", default="", metavar="URL", help="The daemon's URL; also OUTRIDER_URL (key: OUTRIDER_KEY)."
 )
-@click.version_option(package_name="outrider", message="outrider %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_release,
+    help="Show the release and exit.",
+)
 @click.pass_context
 def outrider(ctx: click.Context, socket: str, url: str) -> None:
     """Outrider: durable agent sessions that run code on your machines.

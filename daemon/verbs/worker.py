@@ -1,18 +1,18 @@
 """The verbs on a worker of this machine: be one, see how it stands, end it."""
 
 import asyncio
-import importlib.metadata
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
-from daemon import config
+from daemon import config, release
 from daemon.plain import count, line, safe
 from daemon.protocol import dialing
 from daemon.verbs.reach import FAILED, OK, USAGE, VerbError, say, say_json
 from daemon.verbs.tables import ago, facts, local
-from daemon.worker import keeper, station
+from daemon.worker import install, keeper, launch, station, update
 
 AS_ROOT: Final = (
     "this is root, and agents would run their code as root: start it as the user whose files they may touch, "
@@ -21,7 +21,10 @@ AS_ROOT: Final = (
 
 
 def work(connect: str, name: str, scratch: str, file: str, as_root: bool, environ: Mapping[str, str]) -> int:
-    """Be the worker `name` of the daemon that listens at `connect`, until a signal ends it."""
+    """Be the worker `name` of the daemon that listens at `connect`, until a signal ends it.
+
+    Where it was updated, or is, this process goes on as that release, with the same command line.
+    """
     try:
         dialing.check_name(name)
     except dialing.BadNameError as error:
@@ -31,17 +34,42 @@ def work(connect: str, name: str, scratch: str, file: str, as_root: bool, enviro
         raise VerbError(AS_ROOT, USAGE)
     place = station.Place(
         scratch=folder(scratch, name, environ),
-        release=importlib.metadata.version("outrider"),
-        harness=station.on_socket(config.check_socket(_path(connect)), name),
+        release=release.own(),
+        harness=station.on_socket(config.check_socket(_path(connect))),
         name=name,
         allowed=allowed,
     )
     config.check_socket(place.scratch / keeper.SOCKET)
     station.log_to_stderr()
     try:
-        asyncio.run(station.work(place))
+        python = update.successor(place.scratch, place.release) or asyncio.run(station.work(place))
     except station.LinkBusy as error:
         raise VerbError(str(error)) from error
+    if python is not None:
+        _become(install.command(python, *sys.argv[1:]))
+    return OK
+
+
+def _become(command: list[str]) -> NoReturn:
+    """Go on as another release, in this very process: who watches it sees no end."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    try:
+        os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        raise VerbError(f"cannot go on as {command[0]}: {error.strerror}") from error
+
+
+def check(json: bool) -> int:
+    """Say which release this is, after it has shown that it can be a worker here."""
+    try:
+        asyncio.run(station.check(release.own()))
+    except (launch.LaunchError, OSError) as error:
+        raise VerbError(str(error)) from error
+    if json:
+        say_json({"release": release.own()})
+    else:
+        say(release.own())
     return OK
 
 
@@ -65,6 +93,7 @@ def _show(found: station.Standing) -> None:
             ("harness", found.harness, ""),
             ("state", f"{found.state}{since}", styles[found.state]),
             ("reason", found.reason, "note"),
+            ("update", found.update, "note"),
             ("last", f"connected {local(found.connected)}" if found.connected else "never connected", ""),
             ("link", _process(found.link, found.link_release), ""),
             ("keeper", _process(found.keeper, found.keeper_release), ""),

@@ -52,8 +52,10 @@ class Redial:
 class Link:
     """Splices one harness with one keeper. `harness` and `keeper` open a stream each, or raise Gone.
 
-    `greeting` is what the harness is told before the first frame. `tell` is called with what becomes of the
-    connection: None when it is made, why when it ended or could not be made. `now` and `sleep` are in seconds.
+    `greeting` gives what the harness is told before the first frame. `release` is this link's own: an update to another
+    one goes to `update`, which is called with None where a harness asks for none; one to its own is for the keeper.
+    `tell` is called with what becomes of the connection: None when it is made, why when it ended or could not be made.
+    `now` and `sleep` are in seconds.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class Link:
         *,
         harness: Callable[[], Awaitable[Stream]],
         keeper: Callable[[], Awaitable[Stream]],
-        greeting: bytes = b"",
+        release: str,
+        greeting: Callable[[], bytes] = bytes,
+        update: Callable[[frames.Update | None], None] = lambda _: None,
         tell: Callable[[str | None], Awaitable[None]],
         random: Callable[[], float] = random.random,
         now: Callable[[], float] | None = None,
@@ -70,6 +74,8 @@ class Link:
         self._harness = harness
         self._keeper = keeper
         self._greeting = greeting
+        self._release = release
+        self._update = update
         self._tell = tell
         self._redial = Redial(random)
         self._now = now
@@ -84,15 +90,20 @@ class Link:
                 async with contextlib.AsyncExitStack() as streams:
                     keeper = await _opened(streams, self._keeper)
                     harness = await _opened(streams, self._harness)
-                    harness[1].write(self._greeting)
+                    harness[1].write(self._greeting())
                     since = now()
                     await self._tell(None)
-                    await splice(harness, keeper)
+                    await splice(harness, keeper, self._taken)
             except Gone as gone:
                 await self._tell(str(gone))
             if since is not None and now() - since >= HELD:
                 self._redial.held()
             await self._sleep(self._redial.wait())
+
+    def _taken(self, update: frames.Update | None) -> bool:
+        ours = update is None or update.release != self._release
+        self._update(update if ours else None)
+        return ours and update is not None
 
 
 async def _opened(streams: contextlib.AsyncExitStack, open: Callable[[], Awaitable[Stream]]) -> Stream:
@@ -110,11 +121,14 @@ async def _close(writer: StreamWriter) -> None:
     writer.transport.abort()
 
 
-async def splice(harness: Stream, keeper: Stream) -> NoReturn:
-    """Carry bytes both ways until one side ends. Raises Gone, which says which."""
+async def splice(harness: Stream, keeper: Stream, taken: Callable[[frames.Update | None], bool]) -> NoReturn:
+    """Carry bytes both ways until one side ends. Raises Gone, which says which.
+
+    `taken` gets an update that the harness begins with, or None; it says whether that is not for the keeper.
+    """
     async with asyncio.TaskGroup() as group:
         up = group.create_task(_up(keeper[0], harness[1]), name="keeper to harness")
-        down = group.create_task(_down(harness[0], keeper[1]), name="harness to keeper")
+        down = group.create_task(_down(harness[0], keeper[1], taken), name="harness to keeper")
         await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
         ended = down if down.done() else up
         for way in {up, down} - {ended}:
@@ -128,30 +142,45 @@ async def _up(keeper: StreamReader, harness: StreamWriter) -> str:
     return "the keeper closed its connection"
 
 
-async def _down(harness: StreamReader, keeper: StreamWriter) -> str:
-    """The first line is looked at: it may be a refusal, or an update, which is nothing for the keeper."""
+async def _down(
+    harness: StreamReader, keeper: StreamWriter, taken: Callable[[frames.Update | None], bool]
+) -> str:
+    """The beginning is looked at: it may be a refusal, or an update, which is nothing for the keeper."""
     try:
-        first = await harness.readuntil(b"\n")
-    except asyncio.IncompleteReadError as ended:
-        first = ended.partial
-    except asyncio.LimitOverrunError:
-        return "what answers is no harness: its first line does not end"
+        line = await first_line(harness)
+        update = update_of(line)
+        if line and taken(update) and update is not None:
+            await harness.readexactly(1)  # the newline after its empty body
+            if update.refused:
+                return f"the harness refused it: {update.refused}"
+            line = b""
+    except asyncio.IncompleteReadError:
+        return "the connection to the harness broke within an update"
     except OSError as error:
         return f"the connection to the harness broke: {error.strerror or error}"
-    if first and not dialing.is_frame(first):
-        return f"the harness refused it: {dialing.reason_of(first)}"
-    if (update := _update(first)) is not None:
-        return (
-            f"the harness refused it: it wants release {update.release} here, and this worker cannot install "
-            "it by itself yet: install it, then start this again"
-        )
-    keeper.write(first)
+    except Gone as gone:
+        return str(gone)
+    keeper.write(line)
     if broke := await _carry(harness, keeper, "the harness", "the keeper"):
         return broke
     return "the harness closed the connection"
 
 
-def _update(line: bytes) -> frames.Update | None:
+async def first_line(harness: StreamReader) -> bytes:
+    """What a harness says first, a part of it where it closes meanwhile. Raises Gone for a refusal, and OSError."""
+    try:
+        line = await harness.readuntil(b"\n")
+    except asyncio.IncompleteReadError as ended:
+        line = ended.partial
+    except asyncio.LimitOverrunError:
+        raise Gone("what answers is no harness: its first line does not end") from None
+    if line and not dialing.is_frame(line):
+        raise Gone(f"the harness refused it: {dialing.reason_of(line)}")
+    return line
+
+
+def update_of(line: bytes) -> frames.Update | None:
+    """The update that a line is the header of, None for any other."""
     try:
         return msgspec.json.decode(line, type=frames.Update)
     except msgspec.MsgspecError:

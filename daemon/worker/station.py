@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+import shutil
 import signal
+import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -14,7 +17,8 @@ from msgspec import Struct
 
 from daemon.allowance import Allowance
 from daemon.protocol import dialing, frames
-from daemon.worker import journal, keeper, launch, link
+from daemon.worker import journal, keeper, launch, link, update
+from daemon.worker.update import Updater
 
 LOCK: Final = "link.lock"
 STATE: Final = "link.json"
@@ -31,16 +35,15 @@ class LinkBusy(Exception):
 
 class Harness(Struct, frozen=True, kw_only=True):
     """The far end of a link. `where`: it in words, for logs and `status`; `dial` opens a stream whose reader has the
-    limit link.FIRST_LINE, or raises link.Gone; `greeting`: what is said there before the first frame.
+    limit link.FIRST_LINE, or raises link.Gone.
     """
 
     where: str
     dial: Callable[[], Awaitable[link.Stream]]
-    greeting: bytes = b""
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Where a worker works and for whom; `name` is what it is called there.
+    """Where a worker works and for whom; `name` is what it calls itself there, which the harness may know better.
 
     `allowed`: what holds for its keeper, whatever the harness asks.
     """
@@ -70,7 +73,8 @@ class State(Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Standing(Struct, frozen=True, kw_only=True):
     """A worker as it is now. `link`, `keeper`: process ids, 0 where none runs; the keeper's part is its own word.
 
-    `state` is `down` where no link runs: what is known of the link is then of the last one.
+    `state` is `down` where no link runs: what is known of the link is then of the last one. `update`: how the last
+    update failed, in a sentence.
     """
 
     scratch: str
@@ -80,6 +84,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     since: str = ""
     connected: str = ""
     reason: str = ""
+    update: str = ""
     link: int = 0
     link_release: str = ""
     keeper: int = 0
@@ -89,8 +94,11 @@ class Standing(Struct, frozen=True, kw_only=True):
     environments: int = 0
 
 
-async def work(place: Place) -> None:
-    """Be this worker's link, with a keeper beside it, until SIGTERM or SIGINT; the keeper stays. Raises LinkBusy."""
+async def work(place: Place) -> Path | None:
+    """Be this worker's link, with a keeper beside it, until SIGTERM or SIGINT, or until it is to be another release.
+
+    The keeper stays. That release's interpreter, to go on as at once; None after a signal. Raises LinkBusy.
+    """
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -98,32 +106,60 @@ async def work(place: Place) -> None:
     try:
         await asyncio.to_thread(place.scratch.mkdir, mode=0o700, parents=True, exist_ok=True)
         with keeper.locked(place.scratch / LOCK):
-            async with asyncio.TaskGroup() as group:
-                linking = group.create_task(linked(place).run(), name="link")
-                await ending.wait()
-                linking.cancel()
+            python = await _until(ending, place)
     except keeper.Busy:
         pid = await asyncio.to_thread(keeper.holder, place.scratch / LOCK)
         raise LinkBusy(f"process {pid} is the worker of {place.scratch} already") from None
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-    pid = await asyncio.to_thread(keeper.holder, place.scratch / keeper.LOCK)
-    log.info("the link ends; the keeper, process %d, goes on with what runs there", pid)
+    if python is None:
+        pid = await asyncio.to_thread(keeper.holder, place.scratch / keeper.LOCK)
+        log.info("the link ends; the keeper, process %d, goes on with what runs there", pid)
+    return python
 
 
-def on_socket(path: Path, name: str) -> Harness:
-    """A harness of this machine, which takes the worker's own word for its name. Raises dialing.BadNameError."""
-    return Harness(where=str(path), dial=lambda: dial(path), greeting=dialing.greeting(name))
+async def _until(ending: asyncio.Event, place: Place) -> Path | None:
+    """Be linked until the end is asked for, or another release is there: its interpreter."""
+    updater = Updater(
+        place.scratch,
+        place.release,
+        dial=place.harness.dial,
+        greeting=lambda purpose, news: greeting(place, purpose, news),
+        allowed=place.allowed.update,
+    )
+    await updater.load()
+    async with asyncio.TaskGroup() as group:
+        linking = group.create_task(linked(place, updater).run(), name="link")
+        updating = group.create_task(updater.run(), name="update")
+        waiting = group.create_task(ending.wait(), name="end")
+        await asyncio.wait({updating, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        python = updating.result() if updating.done() and not waiting.done() else None
+        for task in (linking, updating, waiting):
+            task.cancel()
+    return python
 
 
-def linked(place: Place) -> link.Link:
+def greeting(place: Place, purpose: str, news: str) -> bytes:
+    """What a link says first; `news` is of an update."""
+    said = dialing.Greeting(place.name, frames.PROTOCOL, place.release, purpose, news)
+    return dialing.greeting(said)
+
+
+def on_socket(path: Path) -> Harness:
+    """A harness of this machine, at its socket for workers."""
+    return Harness(where=str(path), dial=lambda: dial(path))
+
+
+def linked(place: Place, updater: Updater) -> link.Link:
     """The link of a place."""
     log_of = Log(place)
     return link.Link(
         harness=place.harness.dial,
         keeper=lambda: keep(place),
-        greeting=place.harness.greeting,
+        release=place.release,
+        greeting=lambda: greeting(place, dialing.WORK, updater.standing()),
+        update=updater.asked,
         tell=log_of.tell,
     )
 
@@ -162,14 +198,14 @@ class Log:
         """What became of the connection: None when it is made, why when it is not or no more."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         before = self._state
-        time = asyncio.get_running_loop().time()
+        passed = asyncio.get_running_loop().time()
         if reason is None:
             log.info("connected to %s as %s", self._place.harness.where, self._place.name)
             made = msgspec.structs.replace(before, state="connected", since=now, connected=now)
         else:
-            if reason != before.reason or before.state == "connected" or time >= self._said + AGAIN:
+            if reason != before.reason or before.state == "connected" or passed >= self._said + AGAIN:
                 log.warning("not connected, dialling again: %s", reason)
-                self._said = time
+                self._said = passed
             since = before.since if before.state == "dialing" and before.since else now
             made = msgspec.structs.replace(before, state="dialing", since=since, reason=reason)
         if made == before:
@@ -186,7 +222,10 @@ async def look(scratch: Path) -> Standing:
     pid = await asyncio.to_thread(keeper.holder, scratch / LOCK)
     said = await asyncio.to_thread(journal.read, scratch / STATE, State)
     found = Standing(
-        scratch=str(scratch), link=pid, keeper=await asyncio.to_thread(keeper.holder, scratch / keeper.LOCK)
+        scratch=str(scratch),
+        update=update.sentence(await asyncio.to_thread(update.load, scratch), time.time()),
+        link=pid,
+        keeper=await asyncio.to_thread(keeper.holder, scratch / keeper.LOCK),
     )
     if said is not None:
         found = msgspec.structs.replace(
@@ -228,6 +267,19 @@ async def end(scratch: Path) -> tuple[int, int]:
     await asyncio.to_thread(launch.end_holder, scratch / LOCK)
     await launch.end(scratch)
     return found[0], found[1]
+
+
+async def check(release: str) -> None:
+    """Have a keeper of this installation started in a folder of its own, greet, and end. Raises LaunchError."""
+    scratch = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="outrider-"))
+    try:
+        path = await launch.ensure(scratch, release)
+        hello = await _hello(path)
+        if hello is None or hello.release != release:
+            raise launch.LaunchError("its keeper was started and does not answer")
+    finally:
+        await launch.end(scratch)
+        await asyncio.to_thread(shutil.rmtree, scratch)
 
 
 def log_to_stderr() -> None:

@@ -1,31 +1,45 @@
 """The door at which workers dial, with a pool that the test plays."""
 
 import asyncio
+import hashlib
 import os
 import shutil
 import socket
 import stat
 import tempfile
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from daemon import admission
-from daemon.admission import Door, NotAdmitted, OwnWord, on_unix
+from daemon.admission import Door, NotAdmitted, Offer, OwnWord, on_unix
 from daemon.api.listening import ListenError
 from daemon.protocol import dialing, frames
+from daemon.release import Wheel, WheelError
 from daemon.worker import keeper
+
+HI = dialing.greeting(dialing.Greeting("gpu-1"))
 
 
 class Served:
-    """Stands for the pool: keeps who was served, and echoes one line to each."""
+    """Stands for the pool: keeps who was served and what was said of whom, and echoes one line to each."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.notes: dict[str, str] = {}
+        self.away: dict[str, str] = {}
         self.failing = False
+
+    def note(self, name: str, text: str) -> None:
+        self.notes[name] = text
+
+    def turn_away(self, name: str, reason: str) -> None:
+        self.away[name] = reason
 
     async def serve(self, name: str, reader: StreamReader, writer: StreamWriter) -> None:
         self.names.append(name)
@@ -41,10 +55,36 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
+WHEEL = os.urandom(1_000_000)
+
+
+def made(folder: Path) -> Wheel:
+    """A release's wheel, of no use."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "w.whl"
+    path.write_bytes(WHEEL)
+    digest = hashlib.sha256(WHEEL).hexdigest()
+    return Wheel(release="2", name="w.whl", sha256=digest, size=len(WHEEL), path=path)
+
+
+def none(_: Path) -> Wheel:
+    raise WheelError("the disk is full")
+
+
 @asynccontextmanager
-async def opened(path: Path, served: Served, who: admission.Admission | None = None) -> AsyncIterator[Path]:
-    async with asyncio.TaskGroup() as group, on_unix(path, Door(who or OwnWord(), served.serve, group)):
+async def opened(
+    path: Path,
+    served: Served,
+    who: admission.Admission | None = None,
+    make: Callable[[Path], Wheel] = made,
+) -> AsyncIterator[Path]:
+    offer = Offer("2", path.parent / "release", make)
+    async with asyncio.TaskGroup() as group, on_unix(path, Door(who or OwnWord(), served, offer, group)):
         yield path
+
+
+def greets(name: str = "gpu-1", **more: Any) -> bytes:
+    return dialing.greeting(dialing.Greeting(name, **more))
 
 
 async def said(path: Path, *pieces: bytes, end: bool = False) -> bytes:
@@ -65,7 +105,7 @@ async def test_a_worker_says_its_name_and_its_frames_are_the_pools(folder: Path)
     served = Served()
     async with opened(folder / "w.sock", served) as path:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert await said(path, b"gp", b"u-1\nfirst", b" frame\n") == b"first frame\n"
+        assert await said(path, HI[:5], HI[5:] + b"first", b" frame\n") == b"first frame\n"
     assert served.names == ["gpu-1"]
     assert not (folder / "w.sock").exists()
 
@@ -73,14 +113,18 @@ async def test_a_worker_says_its_name_and_its_frames_are_the_pools(folder: Path)
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"local\n", "reserved"),
-        (b"harness\n", "reserved"),
-        (b"GPU\n", "cannot be a worker's name"),
-        (b"\n", "cannot be a worker's name"),
-        (b"\xff\xfe\n", "cannot be a worker's name"),
-        (b"GET / HTTP/1.1\r\n\r\n", "cannot be a worker's name"),
-        (frames.encode(frames.Ping()), "cannot be a worker's name"),
-        (b"x" * 200_000, "too long to be a name"),
+        (b'{"name":"local"}\n', "reserved"),
+        (b'{"name":"harness"}\n', "reserved"),
+        (b'{"name":"GPU"}\n', "cannot be a worker's name"),
+        (b'{"name":""}\n', "cannot be a worker's name"),
+        (b"\n", "no greeting of a worker"),
+        (b"gpu\n", "no greeting of a worker"),
+        (b"\xff\xfe\n", "no greeting of a worker"),
+        (b"GET / HTTP/1.1\r\n\r\n", "no greeting of a worker"),
+        (frames.encode(frames.Ping()), "no greeting of a worker"),
+        (b"[" * 4000 + b"\n", "no greeting of a worker"),
+        (b'{"name":"gpu","purpose":"odd"}\n', "knows no connection for 'odd'"),
+        (b"x" * 200_000, "too long to be a greeting"),
         (b"half", "closed the connection before"),
     ],
 )
@@ -95,7 +139,7 @@ async def test_what_is_no_name_is_refused_with_the_reason(folder: Path, line: by
 
 async def test_a_refusal_is_heard_also_by_one_that_goes_on_talking(folder: Path) -> None:
     async with opened(folder / "w.sock", Served()) as path:
-        answer = await said(path, b"local\n" + b"x" * 100_000, end=True)
+        answer = await said(path, b'{"name":"local"}\n' + b"x" * 100_000, end=True)
     assert "reserved" in answer.decode()
 
 
@@ -111,13 +155,13 @@ async def test_another_user_is_not_admitted(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(admission, "peer", lambda _: (1, os.getuid() + 1, 1))
     served = Served()
     async with opened(folder / "w.sock", served) as path:
-        assert b"may not be a worker" in await said(path, b"gpu\n", end=True)
+        assert b"may not be a worker" in await said(path, HI, end=True)
     assert served.names == []
 
 
 async def test_the_name_is_what_the_admission_says(folder: Path) -> None:
     class Registry:
-        async def admit(self, reader: StreamReader, writer: StreamWriter) -> str:
+        async def admit(self, sock: socket.socket) -> str:
             if self.full:
                 raise NotAdmitted("it was removed")
             return "known"
@@ -126,7 +170,7 @@ async def test_the_name_is_what_the_admission_says(folder: Path) -> None:
 
     served, registry = Served(), Registry()
     async with opened(folder / "w.sock", served, registry) as path:
-        assert await said(path, b"{}\n") == b"{}\n"
+        assert await said(path, HI + b"{}\n") == b"{}\n"
         registry.full = True
         assert dialing.reason_of(await said(path, end=True)) == "it was removed"
     assert served.names == ["known"]
@@ -136,9 +180,9 @@ async def test_a_fault_in_one_connection_ends_that_one_alone(folder: Path) -> No
     served = Served()
     async with opened(folder / "w.sock", served) as path:
         served.failing = True
-        assert await said(path, b"a\n") == b""
+        assert await said(path, greets("a")) == b""
         served.failing = False
-        assert await said(path, b"b\nx\n") == b"x\n"
+        assert await said(path, greets("b") + b"x\n") == b"x\n"
     assert served.names == ["a", "b"]
 
 
@@ -154,10 +198,10 @@ async def test_too_many_without_a_name_are_closed_and_others_get_in_afterwards(
             assert await reader.read() == b""
         writer.close()
         for reader, writer in waiting:
-            writer.write(b"a\nx\n")
+            writer.write(greets("a") + b"x\n")
             assert await reader.read() == b"x\n"
             writer.close()
-        assert await said(path, b"b\nx\n") == b"x\n"
+        assert await said(path, greets("b") + b"x\n") == b"x\n"
     assert served.names == ["a", "a", "b"]
 
 
@@ -166,12 +210,99 @@ async def test_a_socket_that_was_left_is_replaced_and_one_that_is_in_use_is_not(
         left.bind(str(folder / "w.sock"))
     async with opened(folder / "w.sock", Served()) as path:
         with pytest.raises(ListenError):
-            async with on_unix(path, Door(OwnWord(), Served().serve, asyncio.TaskGroup())):
+            async with on_unix(path, Door(OwnWord(), Served(), Offer("2", folder), asyncio.TaskGroup())):
                 pass
-        assert await said(path, b"a\nx\n") == b"x\n"
+        assert await said(path, greets("a") + b"x\n") == b"x\n"
 
 
 def test_the_socket_says_who_dialed() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert keeper.peer(ours) == (os.getpid(), os.getuid(), os.getgid())
+
+
+# Releases.
+
+
+def update_in(answer: bytes) -> tuple[frames.Update, bytes]:
+    """An update, and what follows it."""
+    line, end, rest = answer.partition(b"\n")
+    assert (end, rest[:1]) == (b"\n", b"\n")
+    return msgspec.json.decode(line, type=frames.Update), rest[1:]
+
+
+async def test_a_worker_of_this_release_is_told_nothing_of_it(folder: Path) -> None:
+    served = Served()
+    async with opened(folder / "w.sock", served) as path:
+        answer = await said(path, greets(protocol=frames.PROTOCOL, release="2", update="old news") + b"x\n")
+    assert answer == b"x\n"
+    assert served.notes == {"gpu-1": ""}
+    assert not (folder / "release").exists(), "no wheel is made for it"
+
+
+async def test_a_worker_of_another_release_is_taken_and_told_of_the_wheel(folder: Path) -> None:
+    served = Served()
+    async with opened(folder / "w.sock", served) as path:
+        update, rest = update_in(await said(path, greets(protocol=frames.PROTOCOL, release="1") + b"x\n"))
+        assert (update.release, update.size, update.refused, rest) == ("2", len(WHEEL), "", b"x\n")
+        assert served.names == ["gpu-1"]
+        assert served.notes == {"gpu-1": "this daemon is of release 2: it was told to update itself"}
+        await said(path, greets(release="1", purpose=dialing.NOTE, update="the disk is full"), end=True)
+        assert served.notes == {"gpu-1": "this daemon is of release 2: the disk is full"}
+    assert served.names == ["gpu-1"], "a note is no worker's connection"
+
+
+async def test_a_worker_of_another_protocol_is_turned_away_with_the_wheels_sum(folder: Path) -> None:
+    served = Served()
+    async with opened(folder / "w.sock", served) as path:
+        hi = greets(protocol=frames.PROTOCOL + 1, release="1", update="the disk is full")
+        update, rest = update_in(await said(path, hi, end=True))
+    why = f"it speaks protocol {frames.PROTOCOL + 1} (release 1), this daemon speaks {frames.PROTOCOL} (release 2)"
+    assert (update.refused, update.sha256, rest) == (why, hashlib.sha256(WHEEL).hexdigest(), b"")
+    assert (served.names, served.away) == ([], {"gpu-1": f"{why}; the disk is full"})
+
+
+async def test_the_wheel_comes_whole_to_who_asks_for_it(folder: Path) -> None:
+    served = Served()
+    async with opened(folder / "w.sock", served) as path:
+        update, data = update_in(await said(path, greets(release="1", purpose=dialing.WHEEL)))
+        assert (data, update.size, update.sha256) == (WHEEL, len(WHEEL), hashlib.sha256(data).hexdigest())
+        shutil.rmtree(folder / "release")
+        assert (await said(path, greets(release="1", purpose=dialing.WHEEL))).endswith(WHEEL), "made again"
+    assert served.names == []
+
+
+async def test_where_no_wheel_can_be_made_the_worker_is_told_why(folder: Path) -> None:
+    async with opened(folder / "w.sock", Served(), make=none) as path:
+        for purpose in (dialing.WHEEL, dialing.WORK):
+            hi = greets(protocol=frames.PROTOCOL, release="1", purpose=purpose)
+            update, rest = update_in(await said(path, hi + b"x\n"))
+            assert (update.sha256, update.missing) == ("", "the disk is full")
+            assert rest == (b"x\n" if purpose == dialing.WORK else b"")
+
+
+async def serving() -> asyncio.Task[Any]:
+    """The task of a connection, once there is one."""
+    while True:
+        for task in asyncio.all_tasks():
+            if task.get_name() == "worker's connection":
+                return task
+        await asyncio.sleep(0)
+
+
+async def test_one_that_does_not_take_the_wheel_is_let_go(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(folder / "w.sock", Served()) as path:
+        monkeypatch.setattr(frames, "DEAD_AFTER", 0.05)
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(sock, str(path))
+            await loop.sock_sendall(sock, greets(release="1", purpose=dialing.WHEEL))
+            await asyncio.wait({await serving()})
+            heard = b""
+            with suppress(ConnectionResetError):
+                while data := await loop.sock_recv(sock, 1 << 16):
+                    heard += data
+        assert len(heard) < len(WHEEL)

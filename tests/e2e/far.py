@@ -14,7 +14,7 @@ from daemon.protocol import api
 from daemon.worker import keeper, launch, station
 from tests.cutting import Cutter
 from tests.e2e.driving import Driver, Stage, becomes, pause
-from tests.running import OUTRIDER
+from tests.running import OUTRIDER, RELEASE
 
 
 class Far:
@@ -47,7 +47,7 @@ class Far:
     @property
     def environ(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        return kept | {"HOME": str(self.stage.folder)}
+        return kept | {"HOME": str(self.stage.folder), "OUTRIDER_RELEASE": RELEASE}
 
     @property
     def link(self) -> int:

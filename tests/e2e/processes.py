@@ -13,6 +13,7 @@ import aiohttp
 
 from daemon.protocol import records
 from daemon.protocol.records import Record
+from tests.running import RELEASE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -74,6 +75,7 @@ class Daemon:
             "HOME": str(folder),
             "OUTRIDER_CONFIG": str(config),
             "PYTHONPATH": str(ROOT),
+            "OUTRIDER_RELEASE": RELEASE,
         }  # this tree's daemon
         self._environ = kept | own
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from daemon.protocol import api, frames
+from daemon.protocol import api, dialing, frames
 from daemon.protocol.records import Record, WorkerRef
 from daemon.worker import launch
 from tests.daemon.worker.dialing import Dial
@@ -282,7 +282,7 @@ async def test_a_worker_of_another_protocol_is_refused_and_says_so(here: Stage) 
             interpreters=("bash",),
             scratch="/s",
         )
-        writer.write(b"future\n" + frames.encode(hello))
+        writer.write(dialing.greeting(dialing.Greeting("future")) + frames.encode(hello))
         assert b'"kind":"update"' in await reader.read()
         writer.close()
         info = await state(on, "future", "refused")

@@ -108,4 +108,16 @@ def worker_uncordon(name: str, json: bool) -> int:
     return asyncio.run(setup.cordon(where(), name, False, json))
 
 
+@worker.command("check", short_help="Say whether this installation can be a worker here.")
+@json_option
+def worker_check(json: bool) -> int:
+    """Say whether this installation can be a worker here: start a keeper in a folder of its own, ask it, end it.
+
+    Prints the release. An update does this before it goes on as the new one.
+    """
+    from daemon.verbs import worker as verbs
+
+    return verbs.check(json)
+
+
 COMMANDS: Final = (worker,)

@@ -32,6 +32,8 @@ FULL: dict[str, Any] = {  # a value other than the default for every field, by n
     "release": "0.1.0",
     "url": "https://[fd00::1]/w.whl",
     "sha256": "cd" * 32,
+    "missing": "the disk is full",
+    "refused": "it speaks protocol 2",
     "protocol": 1,
     "os": "linux",
     "arch": "x86_64",

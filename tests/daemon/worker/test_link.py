@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.admission import Door, OwnWord, on_unix
+from daemon.admission import Door, Offer, OwnWord, on_unix
 from daemon.pool import Output, Pool, WorkerGone
 from daemon.protocol import dialing, frames
 from daemon.worker import keeper, link
@@ -44,13 +44,16 @@ class Ends:
         self.now = 0.0
         self.waits: list[float] = []
         self.told: list[str | None] = []
+        self.updates: list[frames.Update | None] = []
         self.missing = ""  # the side that cannot be reached
         self.opened: dict[str, list[socket.socket]] = {"harness": [], "keeper": []}
         self._news = asyncio.Condition()
         self.link = link.Link(
             harness=lambda: self._open("harness"),
             keeper=lambda: self._open("keeper"),
-            greeting=b"gpu\n",
+            release="1",
+            greeting=lambda: b"gpu\n",
+            update=self.updates.append,
             tell=self._tell,
             random=lambda: 1.0,
             now=lambda: self.now,
@@ -75,7 +78,7 @@ class Ends:
         async with self._news:
             self.waits.append(wait)
             self._news.notify_all()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0 if len(self.waits) < 1000 else wait)
 
     async def until(self, what: Callable[[], bool]) -> None:
         async with self._news:
@@ -217,13 +220,38 @@ async def test_a_refusal_is_told_and_nothing_of_it_reaches_the_keeper(ends: Ends
     assert await asyncio.get_running_loop().sock_recv(kept, 10) == b""
 
 
-async def test_an_update_is_told_and_the_keeper_goes_on(ends: Ends) -> None:
+async def test_an_update_is_the_links_and_the_connection_goes_on(ends: Ends) -> None:
+    await ends.connected()
+    update = frames.Update(release="9.9", sha256="ab")
+    await ends.say("harness", frames.encode(update) + PING + b"more")
+    assert await ends.hear("keeper", len(PING) + 4) == PING + b"more"
+    assert ends.updates == [update]
+
+
+async def test_an_update_that_refuses_is_told_and_nothing_of_it_reaches_the_keeper(ends: Ends) -> None:
     await ends.connected()
     kept = ends.end("keeper")
     ends.missing = "keeper"
-    await ends.say("harness", frames.encode(frames.Update(release="9.9")))
-    await ends.until(lambda: "it wants release 9.9 here" in str(ends.told))
+    await ends.say("harness", frames.encode(frames.Update(release="9.9", refused="it speaks protocol 1")))
+    await ends.until(lambda: "the harness refused it: it speaks protocol 1" in ends.told)
     assert await asyncio.get_running_loop().sock_recv(kept, 10) == b""
+    assert [update and update.release for update in ends.updates] == ["9.9"]
+
+
+async def test_an_update_to_its_own_release_is_the_keepers(ends: Ends) -> None:
+    await ends.connected()
+    update = frames.encode(frames.Update(release="1"))
+    await ends.say("harness", update)
+    assert await ends.hear("keeper", len(update)) == update
+    assert ends.updates == [None], "none is asked of the link"
+
+
+async def test_an_update_that_is_cut_off_is_told(ends: Ends) -> None:
+    await ends.connected()
+    ends.missing = "keeper"
+    await ends.say("harness", frames.encode(frames.Update(release="9.9"))[:-1])
+    ends.end("harness").shutdown(socket.SHUT_WR)
+    await ends.until(lambda: "broke within an update" in str(ends.told))
 
 
 async def test_what_is_no_harness_is_told(ends: Ends) -> None:
@@ -303,7 +331,8 @@ class Net:
         one = link.Link(
             harness=lambda: dial(over or self.cutter.path),
             keeper=lambda: dial(scratch / keeper.SOCKET),
-            greeting=dialing.greeting("gpu"),
+            release="1",
+            greeting=lambda: dialing.greeting(dialing.Greeting("gpu", frames.PROTOCOL, "1")),
             tell=tell,
             sleep=lambda wait: asyncio.sleep(wait / 20),
         )
@@ -316,7 +345,7 @@ async def net() -> AsyncIterator[Net]:
     made = Net(tasks, folder)
     try:
         async with asyncio.TaskGroup() as group:
-            door = Door(OwnWord(), made.pool.serve, group)
+            door = Door(OwnWord(), made.pool, Offer("1", folder / "release"), group)
             async with on_unix(folder / "workers.sock", door), made.cutter:
                 yield made
                 await tasks.close()
@@ -493,7 +522,9 @@ async def test_a_worker_of_another_release_is_accepted_and_listed(net: Net, scra
         await asyncio.wait({linked})
 
 
-async def test_a_worker_of_another_protocol_is_refused_with_the_reason(net: Net, folder: Path) -> None:
+async def test_a_keeper_of_another_protocol_is_refused_with_the_reason_and_asked_to_make_room(
+    net: Net, folder: Path
+) -> None:
     async def keep(reader: StreamReader, writer: StreamWriter) -> None:
         hello = frames.Hello(
             protocol=frames.PROTOCOL + 1,
@@ -512,10 +543,11 @@ async def test_a_worker_of_another_protocol_is_refused_with_the_reason(net: Net,
     async with await asyncio.start_unix_server(keep, str(folder / keeper.SOCKET)):
         linked = net.link(folder)
         reason = await net.state("refused")
+        await becomes(lambda: bool(heard), "its keeper has heard all")
         linked.cancel()
         await asyncio.wait({linked})
     assert f"it speaks protocol {frames.PROTOCOL + 1} (release 9.9)" in reason
-    assert heard[0] == b"", "an update is the link's, not the keeper's"
+    assert b'"kind":"update"' in heard[0], "its link is of the daemon's release already"
 
 
 @pytest.fixture

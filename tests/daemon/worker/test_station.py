@@ -14,7 +14,7 @@ from daemon.worker.station import Log, Place, State
 
 
 def place(scratch: Path, release: str = "1") -> Place:
-    harness = station.on_socket(scratch / "workers.sock", "gpu")
+    harness = station.on_socket(scratch / "workers.sock")
     return Place(scratch=scratch, release=release, allowed=Allowance(), harness=harness, name="gpu")
 
 
