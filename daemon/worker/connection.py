@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, assert_never
 
@@ -13,7 +14,7 @@ from daemon.worker.environment import Ended
 from daemon.worker.refusal import Refusal
 from daemon.worker.writes import Writes
 
-READ_SIZE: Final = 256 << 10  # bytes taken from the socket at once
+READ_SIZE: Final = 256 << 10  # bytes taken from the socket at once, a piece of a transfer
 MAX_REQUESTS: Final = 1024  # reads, writes and kills at once on one connection
 BEHIND: Final = 1 << 20  # bytes not yet taken by the peer, above which live output is dropped
 BACKLOG: Final = 16 << 20  # the same, above which the peer is given up: it asks and does not read
@@ -21,47 +22,99 @@ BACKLOG: Final = 16 << 20  # the same, above which the peer is given up: it asks
 log = logging.getLogger(__name__)
 
 
-class Connection:
+class Connection(asyncio.BufferedProtocol):
     """Serves one connection until it ends.
 
-    `update` is called with the release a harness asks for, `access` gives what holds for a file that is asked for.
+    `made` is called once it is there, and calls `serve` or `close`. `update` is called with the release a harness
+    asks for, `access` gives what holds for a file that is asked for.
     """
 
     def __init__(
         self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        made: Callable[["Connection"], None],
         all_runs: runs.Runs,
         writes: Writes,
         update: Callable[[str], None],
         access: Callable[[], Access] = lambda: EVERYWHERE,
     ) -> None:
-        self._reader = reader
-        self._writer = writer
+        self._made = made
         self._runs = all_runs
         self._writes = writes
         self._update = update
         self._access = access
+        self._transport: asyncio.Transport
+        self._buffer = memoryview(bytearray(READ_SIZE))
+        self._decoder = frames.worker_decoder()
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._credits: dict[int, transfer.Credit] = {}
         self._uploads: dict[int, transfer.Upload] = {}
         self._turn = asyncio.Lock()  # fair: transfers take turns, each waits for the socket
-        self._heard = 0.0
+        self._room = asyncio.Event()  # the peer takes what is sent
+        self._room.set()
+        self._over = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._heard = self._loop.time()
         self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def socket(self) -> socket.socket:
+        found: socket.socket = self._transport.get_extra_info("socket")
+        return found
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.pause_reading()
+        self._made(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if error is not None:
+            log.info("a connection broke: %s", error)
+        self._room.set()
+        self._over.set()
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self._room.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._over.is_set():
+            return
+        self._heard = self._loop.time()
+        self._decoder.feed(self._buffer[:nbytes])
+        try:
+            while (unit := self._decoder.next()) and not self._over.is_set():
+                self._take(unit[0], unit[2])
+        except framing.FramingError as error:
+            log.warning("a connection ends: %s", error)
+            self._fail(0, Refusal("bad_request", f"this connection ends: {error}"))
+            self._over.set()
+
+    def eof_received(self) -> None:
+        self._over.set()
 
     def send(self, frame: frames.ToHarness, body: bytes = b"") -> None:
         """Write a frame; on a connection that has ended it goes nowhere."""
-        if self._writer.is_closing():
+        if self._transport.is_closing():
             return
-        self._writer.write(frames.encode(frame, body))
-        if self._writer.transport.get_write_buffer_size() > BACKLOG:
+        self._transport.write(frames.encode(frame, body))
+        if self._transport.get_write_buffer_size() > BACKLOG:
             log.warning("a peer does not read what it asks for: its connection ends")
-            self._writer.transport.abort()
+            self._transport.abort()
 
     def send_live(self, frame: frames.Output, body: bytes) -> None:
         """Write live output, unless the peer is behind."""
-        if self._writer.transport.get_write_buffer_size() < BEHIND:
+        if self._transport.get_write_buffer_size() < BEHIND:
             self.send(frame, body)
+
+    def close(self) -> None:
+        """End it once what was sent is taken."""
+        self._transport.close()
 
     async def serve(self, hello: frames.Hello) -> None:
         """Hello, then every frame until the peer closes, breaks the protocol or falls silent."""
@@ -69,40 +122,27 @@ class Connection:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 pulse = self._tasks.create_task(self._pulse(), name="pulse")
-                await self._receive()
+                if not self._transport.is_closing():
+                    self._transport.resume_reading()
+                await self._over.wait()
                 for task in (pulse, *self._requests.values()):
                     task.cancel()
         finally:
+            self._over.set()
             self._runs.detach(self)
-            self._writer.close()
-
-    async def _receive(self) -> None:
-        loop = asyncio.get_running_loop()
-        decoder = frames.worker_decoder()
-        self._heard = loop.time()
-        try:
-            while data := await self._reader.read(READ_SIZE):
-                self._heard = loop.time()
-                decoder.feed(data)
-                while unit := decoder.next():
-                    self._take(unit[0], unit[2])
-        except framing.FramingError as error:
-            log.warning("a connection ends: %s", error)
-            self._fail(0, Refusal("bad_request", f"this connection ends: {error}"))
-        except OSError as error:
-            log.info("a connection broke: %s", error)
+            self.close()
 
     async def _pulse(self) -> None:
         """Ping a silent peer, give up a dead one."""
-        loop = asyncio.get_running_loop()
-        pinged = self._heard
-        while (silent := loop.time() - self._heard) < frames.DEAD_AFTER:
-            if silent >= frames.PING_AFTER and loop.time() - pinged >= frames.PING_AFTER:
+        now = self._loop.time
+        pinged = self._heard = now()
+        while (silent := now() - self._heard) < frames.DEAD_AFTER:
+            if silent >= frames.PING_AFTER and now() - pinged >= frames.PING_AFTER:
                 self.send(frames.Ping())
-                pinged = loop.time()
+                pinged = now()
             await asyncio.sleep(frames.PING_AFTER / 2)
         log.info("a connection was silent for %d s", frames.DEAD_AFTER)
-        self._writer.transport.abort()
+        self._transport.abort()
 
     def _take(self, frame: frames.ToWorker, body: bytes) -> None:
         try:
@@ -191,7 +231,9 @@ class Connection:
     async def _send_piece(self, frame: frames.Bytes, body: bytes) -> None:
         async with self._turn:
             self.send(frame, body)
-            await self._writer.drain()
+            await self._room.wait()
+            if self._over.is_set():
+                raise ConnectionResetError
 
     def _write(self, frame: frames.Write, body: bytes) -> None:
         upload = self._uploads.get(frame.id)

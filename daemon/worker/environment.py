@@ -20,6 +20,7 @@ from daemon.worker import output
 
 ANSWER_WAIT: Final = 20.0  # seconds for a reaper to answer; ending all of an environment takes up to 5
 COPY_TURN: Final = 32 << 20  # bytes that one environment copies before the others get the thread
+LITTLE: Final = 64 << 10  # bytes that are copied on the loop: 0.1 ms
 DRAIN_FOR: Final = (
     0.2  # seconds that output is waited for after the end mark, while something may still write
 )
@@ -105,6 +106,12 @@ class Reaper:
         self.exited: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self.gone = asyncio.Event()
         self._alone = False
+        self._kin: tuple[int, int] | None = (
+            None  # where /proc lists the reaper's and the interpreter's children
+        )
+        self._program = b""
+        self._threads = ""
+        self.printing = False  # a new process holds the output open
         self.detour = False  # the interpreter's output goes through another process first
 
     async def start(
@@ -151,12 +158,15 @@ class Reaper:
                 message = json.loads(line)
                 if message.get("event") == "exit":
                     self.exited.set_result(message["status"])
+                elif message.get("event") == "started":
+                    self._watch(process.pid, message["pid"])
                 elif (answer := self._answers.pop(message.get("id", 0), None)) and not answer.done():
                     answer.set_result(message)
         except OSError:
             pass
         finally:
             self.gone.set()
+            self._unwatch()
             if not self.exited.done():
                 self.exited.set_result(None)
             for answer in self._answers.values():
@@ -166,6 +176,41 @@ class Reaper:
             self._writer.close()
             process.kill()  # it has ended, or hangs: either way it is collected now
             await asyncio.shield(asyncio.to_thread(process.wait))
+
+    def _watch(self, reaper: int, program: int) -> None:
+        with contextlib.suppress(OSError):  # a kernel that does not list children: the reaper is asked
+            paths = [f"/proc/{pid}/task/{pid}/children" for pid in (reaper, program)]
+            first = os.open(paths[0], os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self._kin = first, os.open(paths[1], os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                os.close(first)
+            self._program = b"%d " % program
+            self._threads = f"/proc/{program}/task"
+
+    def _unwatch(self) -> None:
+        for fd in self._kin or ():
+            os.close(fd)
+        self._kin = None
+
+    def is_alone(self) -> bool:
+        """Whether the interpreter is surely the only process here. No is no answer: then the reaper knows.
+
+        The interpreter's children are looked at first: what loses its parent meanwhile comes to the reaper. What a
+        thread of it has started is in that thread's list, so there must be none.
+        """
+        if self._kin is None:
+            return False
+        reaper, program = self._kin
+        try:
+            self._alone = (
+                not os.pread(program, 16, 0)
+                and os.pread(reaper, 32, 0) == self._program
+                and os.stat(self._threads).st_nlink == 3  # `.`, `..` and the one thread
+            )
+        except OSError:
+            return False
+        return self._alone
 
     async def call(self, op: str, **arguments: Any) -> dict[str, Any]:
         """Ask the reaper; raises ReaperGone."""
@@ -187,7 +232,7 @@ class Reaper:
 
     async def mark(self) -> None:
         """From here on, what is found is new. Asks nothing when the interpreter was alone, and has not run since."""
-        if not self._alone:
+        if not self._alone and not self.is_alone():
             await self.call("mark")
         self._alone = False
 
@@ -198,6 +243,7 @@ class Reaper:
         except ReaperGone:
             return ()
         self._alone = bool(answer["alone"])
+        self.printing = bool(answer["printing"])
         self.detour = bool(answer["detour"])
         return processes(answer["processes"])
 
@@ -231,92 +277,130 @@ def processes(found: list[list[Any]]) -> tuple[Process, ...]:
 
 
 class Pump:
-    """Copies an environment's output to the run that is going, or, between two runs, to where nobody waits for it."""
+    """Copies an environment's output to the run that is going, or, between two runs, to where nobody waits for it.
+
+    A little is copied at once; what keeps coming, by a thread.
+    """
 
     def __init__(self, pipe: int, spawn: Spawn) -> None:
         os.set_blocking(pipe, False)
         with contextlib.suppress(OSError):  # over the user's quota of pipe memory it stays small
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, output.PIPE_SIZE)
         self._pipe = pipe
-        self._sink: output.Sink | None = None
+        self._spawn = spawn
+        self._sink = output.Sink(None)
         self._on_output: Callable[[], None] | None = None
         self._turn = asyncio.Lock()
-        self._task = spawn(self._copy(), "output")
+        self._copying = False
         self.copied = 0
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(pipe, self._readable)
 
-    async def _copy(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            ended = False
-            while not ended:
-                readable = loop.create_future()
-                loop.add_reader(self._pipe, _wake, readable)
-                try:
-                    await readable
-                finally:
-                    loop.remove_reader(self._pipe)
-                ended = await self._copy_some(COPY_TURN)
-        finally:
+    def _readable(self) -> None:
+        copied, ended = output.copy(self._pipe, self._sink, LITTLE)
+        self._took(copied, ended)
+        if copied == LITTLE and not self._copying:
+            self._copying = True
+            self._spawn(self._copy_much(), "output")
+
+    def _took(self, copied: int, ended: bool) -> None:
+        self.copied += copied
+        if copied and self._on_output:
+            self._on_output()
+        if ended:
+            self._end()
+
+    def _end(self) -> None:
+        if self._pipe >= 0:
+            self._loop.remove_reader(self._pipe)
             os.close(self._pipe)
             self._pipe = -1
-            if self._sink:
-                self._sink.close()
+            self._sink.close()
 
-    async def _copy_some(self, budget: int | None = None) -> bool:
-        """Copy up to `budget` bytes, or what is in the pipe now; whether the pipe has ended."""
+    async def _copy_much(self) -> None:
+        copied = COPY_TURN
+        while copied == COPY_TURN:
+            copied = await self._by_thread(COPY_TURN)
+        self._copying = False
+
+    async def _by_thread(self, budget: int) -> int:
+        """Copy up to `budget` bytes; how many there were. Only then may the pipe and the sink be touched again."""
         async with self._turn:
             if self._pipe < 0:
-                return True
-            if budget is None:
-                budget = int.from_bytes(fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
-            if not budget:
-                return False
-            sink = self._sink or output.Sink(None)
+                return 0
+            self._loop.remove_reader(self._pipe)
             work = asyncio.ensure_future(  # noqa: TID251 - owned here: awaited to its end even when we are cancelled
-                asyncio.to_thread(output.copy, self._pipe, sink, budget)
+                asyncio.to_thread(output.copy, self._pipe, self._sink, budget)
             )
             try:
                 copied, ended = await asyncio.shield(work)
             except asyncio.CancelledError:
                 await asyncio.wait({work})
                 raise
-            self.copied += copied
-            if copied and self._on_output:
-                self._on_output()
-            return ended
+            self._took(copied, ended)
+            if self._pipe >= 0:
+                self._loop.add_reader(self._pipe, self._readable)
+            return copied
+
+    def _waiting(self) -> int:
+        """Bytes in the pipe."""
+        if self._pipe < 0:
+            return 0
+        return int.from_bytes(fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
     async def flush(self) -> None:
         """Copy what is in the pipe now: all that was written before this call."""
-        await self._copy_some()
+        if self._turn.locked() or self._waiting() > LITTLE:
+            async with self._turn:
+                waiting = self._waiting()
+            await self._by_thread(waiting)
+        elif waiting := self._waiting():
+            self._took(*output.copy(self._pipe, self._sink, waiting))
 
     async def switch(self, sink: output.Sink, on_output: Callable[[], None] | None = None) -> None:
         """What was written up to now goes to the old sink, which is closed; what comes goes to `sink`."""
         await self.flush()
         async with self._turn:
-            if self._sink:
-                self._sink.close()
+            self._sink.close()
             self._sink, self._on_output = sink, on_output
 
     async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.wait({self._task})
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+        async with self._turn:
+            self._end()
 
 
 async def first_of(*futures: asyncio.Future[Any], within: float | None = None) -> None:
     """Wait until one of the futures is done or `within` seconds are over; they are left as they are."""
-    await asyncio.wait(futures, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+    for future in futures:
+        if future.done():
+            return
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    timer = None if within is None else loop.call_later(within, wake)
+    for future in futures:
+        future.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        if timer:
+            timer.cancel()
+        for future in futures:
+            future.remove_done_callback(wake)
 
 
 async def drained(pump: Pump, reaper: Reaper) -> tuple[Process, ...]:
-    """Wait for output after a run's end, while new processes live and at most DRAIN_FOR; the ones that still do.
+    """Wait for output after a run's end, while new processes can print and at most DRAIN_FOR; new ones that live.
 
     Output that goes through another process (`exec > >(tee log)`) is waited for until there is none for DRAIN_QUIET.
     """
+    if reaper.is_alone():
+        await pump.flush()
+        return ()
     loop = asyncio.get_running_loop()
     give_up = loop.time() + DRAIN_FOR
     copied, quiet_at = pump.copied, loop.time() + DRAIN_QUIET
@@ -326,7 +410,7 @@ async def drained(pump: Pump, reaper: Reaper) -> tuple[Process, ...]:
         now = loop.time()
         if pump.copied != copied:
             copied, quiet_at = pump.copied, now + DRAIN_QUIET
-        if now >= give_up or not (living or (reaper.detour and now < quiet_at)):
+        if now >= give_up or not (reaper.printing or (reaper.detour and now < quiet_at)):
             return living
         await asyncio.sleep(DRAIN_EVERY)
 

@@ -235,8 +235,9 @@ class Interpreter(abc.ABC):
                 notes.append(f"ended with it: {listed(gone)}")
         living = await drained(self._pump, self._reaper)
         if not self._refused:
-            self._later = code.with_name(journal.LATER)
-        await self._pump.switch(output.Sink(self._later, output.MAX_LATER, lazy=True))
+            assert sink.path is not None
+            self._later = sink.path.with_name(journal.LATER)
+        await self._pump.switch(output.Sink(self._later, output.MAX_LATER))
         if self._refused:
             raise Refusal("syntax", self._refused)
         if going := self._going_on(living):

@@ -1,90 +1,51 @@
-"""What ran and was written here, on disk before it starts and when it ends, so that each happens at most once."""
+"""What ran and was written here, in a log before it starts and when it ends, so that each happens at most once."""
 
 import contextlib
+import functools
 import hashlib
+import logging
 import os
 import shutil
+import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
-from msgspec import Struct
 
+from daemon.protocol import framing
 from daemon.worker import output
+from daemon.worker.segments import Log, Segment
+from daemon.worker.units import Acked, Birth, End, Entry, Forgotten, Key, Meta, Result, Unit
+
+__all__ = ["Journal", "Key", "Meta", "Result"]
 
 KEEP_FOR: Final = 24 * 3600.0  # seconds that an acknowledged result stays
-KEEP_BYTES: Final = 1 << 30  # of all journals that have ended; over it they go, oldest first
+KEEP_BYTES: Final = 1 << 30  # of all that has ended; over it it goes, oldest first
+SEGMENT: Final = 1 << 20  # bytes of one file of the log: what is rewritten at once, and goes at once
 NAME_MAX: Final = 180  # bytes of a folder's name made from an id; file systems allow 255
-META: Final = "meta.json"
-RESULT: Final = "result.json"
 OUTPUT: Final = "output"
 LATER: Final = "later"
-CODE: Final = "code"
-ACKED: Final = "acked"
 BIRTH: Final = "birth.json"
-ENVIRONMENTS: Final = "environments.json"
+ENVIRONMENTS: Final = ".environments.json"  # no call's folder has a name that begins so
+FORMAT: Final = 2  # of the journal; one in another format is begun anew
 
 T = TypeVar("T")
-Key = tuple[str, str]  # session, call
+log = logging.getLogger(__name__)
 
 
-class Meta(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Written before a run starts or a file is replaced. `started` is wall-clock seconds."""
-
-    session: str
-    call: str
-    kind: Literal["run", "write"] = "run"
-    started: float
-    interpreter: str = ""
-    timeout: float = 0.0
-    reset: str = ""
-    path: str = ""
-    temporary: str = ""
-    size: int = 0
-
-
-class Result(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How it ended: the fields of frames.Result, the tail as `text`; `size` of a written file."""
-
-    ended: float
-    exit: int | None = None
-    seconds: float = 0.0
-    truncated: int = 0
-    full_output: str = ""
-    reset: str = ""
-    unknown: str = ""
-    stopped: Literal["", "interrupt", "timeout"] = ""
-    notes: tuple[str, ...] = ()
-    text: str = ""
-    size: int = 0
-
-
-class Birth(Struct, frozen=True):
-    """When the journal was begun, and in which boot of the machine."""
-
-    time: float
-    boot: str = ""
-
-
-class Entry:
-    """What is kept in memory of a journal: enough to know it and to choose what goes."""
-
-    __slots__ = ("acked", "ended", "kind", "output_gone", "result", "size")
-
-    def __init__(self, kind: Literal["run", "write"]) -> None:
-        self.kind = kind
-        self.ended = 0.0  # 0: going
-        self.acked = False
-        self.size = 0
-        self.output_gone = False
-        self.result: Result | None = None  # where the disk did not take it
+_decode = msgspec.json.Decoder(Unit).decode
+_encode = msgspec.json.Encoder().encode
 
 
 class Journal:
-    """The folder `<scratch>/runs`. Every method but the look-ups blocks: call it off the loop, one at a time.
+    """The folder `<scratch>/runs`: a log of all, and a folder for each call that printed something.
+
+    Its methods block as long as a write into the page cache takes, `load` and `clean` longer: call those off the
+    loop. Any thread may call any of them.
 
     Nothing here waits for the disk: what a keeper that was killed wrote is there all the same. What a power cut
     may have taken is covered by the boot: in another one the journal counts as begun anew, so that a call it does
@@ -96,13 +57,27 @@ class Journal:
     ) -> None:
         self.folder = folder
         self.entries: dict[Key, Entry] = {}
+        self._sessions: Counter[str] = Counter()
+        self._log: Log[Unit] = Log(folder, _decode, SEGMENT)
+        self._lock = threading.Lock()
         self._clock = clock
+        self._boot = (boot or boot_id)()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         birth = read(folder / BIRTH, Birth)
-        now = (boot or boot_id)()
-        if birth is None or birth.boot != now:
-            birth = Birth(clock(), now)
-            write_whole(folder / BIRTH, msgspec.json.encode(birth), durable=True)
+        if birth is None or birth.format != FORMAT:
+            for old in list(folder.iterdir()):
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
+            birth = None
+        if birth is None or birth.boot != self._boot:
+            birth = self._begin_anew()
+        self._take(birth)
+
+    def _begin_anew(self) -> Birth:
+        birth = Birth(self._clock(), self._boot, FORMAT)
+        write_whole(self.folder / BIRTH, _encode(birth), durable=True)
+        return birth
+
+    def _take(self, birth: Birth) -> None:
         self.born = birth.time
         self.id = f"{birth.time!r}-{birth.boot}"  # no other journal has it
 
@@ -112,43 +87,53 @@ class Journal:
         return max(0.0, self._clock() - self.born)
 
     def path(self, key: Key) -> Path:
+        """Where a run's output is, if it has any."""
         return self.folder / folder_name(key[0]) / folder_name(key[1])
 
     def load(self) -> None:
-        """Take up what an earlier keeper left: what was going then has ended, and nobody can say how."""
-        for folder in self._folders():
-            meta = read(folder / META, Meta)
-            if meta is None:  # it never got as far as starting
-                shutil.rmtree(folder, ignore_errors=True)
+        """Take up what an earlier keeper left: what was going then has ended, and nobody can say how.
+
+        A log that is damaged before its end may lack calls: it counts as begun anew.
+        """
+        metas: dict[Key, Meta] = {}
+
+        def take(segment: Segment, unit: Unit, body: bytes, at: int, length: int) -> None:
+            key = (unit.session, unit.call)
+            entry = self.entries.get(key)
+            if isinstance(unit, Meta):
+                metas[key] = unit
+                self._add(key, Entry(unit.kind, segment, length))
+            elif entry is None:
+                segment.dead += length
+            elif isinstance(unit, Forgotten):
+                self._drop(key)
+                segment.dead += length
+            else:
+                entry.bytes += length
+                if isinstance(unit, End):
+                    metas.pop(key, None)
+                    entry.ended = unit.ended
+                    self._ends_at(entry, at, length)
+                else:
+                    entry.acked = True
+
+        if not self._log.load(take):
+            log.error("%s: the log is damaged, so what it does not know may have run", self.folder)
+            self._take(self._begin_anew())
+        for key, entry in self.entries.items():
+            entry.size = folder_size(self.path(key))
+        for key, meta in metas.items():
+            if key not in self.entries:
                 continue
-            key = (meta.session, meta.call)
-            if not (folder / RESULT).exists():
-                if meta.kind == "write" and not self._written(folder, meta):
-                    continue
-                if meta.kind == "run":
-                    self.finish_unknown(key, meta)
-            result = read(folder / RESULT, Result)
-            entry = self.entries.setdefault(key, Entry(meta.kind))
-            entry.ended = result.ended if result else self._clock()
-            entry.acked = (folder / ACKED).exists()
-            entry.size = folder_size(folder)
-            entry.output_gone = not (folder / OUTPUT).exists()
+            if meta.kind == "run":
+                self._finish_unknown(key, meta)
+            elif Path(meta.temporary).exists():  # it is there as long as nothing was replaced
+                Path(meta.temporary).unlink(missing_ok=True)
+                self.forget(key)
+            else:
+                self.finish(key, Result(ended=self._clock(), exit=0, size=meta.size))
 
-    def _folders(self) -> Iterator[Path]:
-        for session in sorted(self.folder.iterdir()):
-            if session.is_dir():
-                yield from (folder for folder in sorted(session.iterdir()) if folder.is_dir())
-
-    def _written(self, folder: Path, meta: Meta) -> bool:
-        """Settle a write that was cut off: its temporary file is there as long as nothing was replaced."""
-        if Path(meta.temporary).exists():
-            Path(meta.temporary).unlink(missing_ok=True)
-            shutil.rmtree(folder, ignore_errors=True)
-            return False
-        write_whole(folder / RESULT, msgspec.json.encode(Result(ended=self._clock(), exit=0, size=meta.size)))
-        return True
-
-    def finish_unknown(self, key: Key, meta: Meta) -> None:
+    def _finish_unknown(self, key: Key, meta: Meta) -> None:
         """Give a run that a keeper lost its result: the output so far, and why its effect is unknown."""
         file = self.path(key) / OUTPUT
         size, lines = output.count_lines(file)
@@ -162,53 +147,94 @@ class Journal:
             reset=meta.reset,
             unknown="the worker's keeper ended (it was killed, or the machine restarted) while this was running",
         )
-        self.finish(key, result)
+        self.finish(key, result, size)
 
-    def begin(self, meta: Meta, code: bytes | None = None) -> Path:
-        """Write a run or a write down before it starts; its folder."""
+    def _add(self, key: Key, entry: Entry) -> None:
+        if key in self.entries:
+            self._drop(key)
+        self.entries[key] = entry
+        self._sessions[key[0]] += 1
+        entry.segment.live += 1
+
+    def _drop(self, key: Key) -> None:
+        entry = self.entries.pop(key)
+        entry.segment.live -= 1
+        entry.segment.dead += entry.bytes
+        self._sessions[key[0]] -= 1
+        if not self._sessions[key[0]]:
+            del self._sessions[key[0]]
+
+    def _ends_at(self, entry: Entry, at: int, length: int) -> None:
+        entry.bytes -= entry.length
+        entry.segment.dead += entry.length
+        entry.at, entry.length = at, length
+
+    def begin(self, meta: Meta, code: bytes = b"") -> Path:
+        """Write a run or a write down before it starts; where a run's code is, until the environment's next run.
+
+        Raises OSError: nothing is written down then.
+        """
         key = (meta.session, meta.call)
-        folder = self.path(key)
-        if not folder.parent.is_dir():
-            folder.parent.mkdir(mode=0o700, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if code is not None:
-            write_private(folder / CODE, code)
-        write_whole(folder / META, msgspec.json.encode(meta))
-        self.entries[key] = Entry(meta.kind)
-        return folder
+        data = framing.encode(_encode(msgspec.structs.replace(meta, len=len(code))), code)
+        path = self.folder / folder_name(meta.session) / f".code-{folder_name(meta.interpreter)}"
+        with self._lock:
+            if meta.kind == "run":
+                write_over(path, code)
+            segment = self._log.current()
+            segment.append(data)
+            self._add(key, Entry(meta.kind, segment, len(data)))
+        return path
 
     def forget(self, key: Key) -> None:
         """Take back what was begun and did not happen."""
-        self.entries.pop(key, None)
+        with self._lock:
+            if entry := self.entries.get(key):
+                self._append(entry, Forgotten(session=key[0], call=key[1]))
+                self._drop(key)
         shutil.rmtree(self.path(key), ignore_errors=True)
 
-    def finish(self, key: Key, result: Result) -> None:
-        """Write a result down, whole. A disk that takes none leaves it in memory only."""
-        folder = self.path(key)
-        entry = self.entries.setdefault(key, Entry("run"))
-        entry.ended = result.ended
+    def _append(self, entry: Entry, unit: Unit, body: bytes = b"") -> tuple[int, int] | None:
+        """Where the unit is, None where the disk does not take it."""
+        data = framing.encode(_encode(unit), body)
         try:
-            write_whole(folder / RESULT, msgspec.json.encode(result))
-            entry.result = None
+            at = entry.segment.append(data)
         except OSError:
-            entry.result = result
-        entry.size = folder_size(folder)
+            return None
+        entry.bytes += len(data)
+        return at, len(data)
+
+    def finish(self, key: Key, result: Result, size: int = 0) -> None:
+        """Write a result down, with the bytes of output that are kept. A disk that takes none leaves it in memory."""
+        body = _encode(result)
+        with self._lock:
+            entry = self.entries[key]
+            end = End(session=key[0], call=key[1], ended=result.ended, len=len(body))
+            found = self._append(entry, end, body)
+            entry.result = None if found else result
+            if found:
+                self._ends_at(entry, *found)
+            entry.ended, entry.size = result.ended, size
 
     def result(self, key: Key) -> Result:
-        """A finished journal's result; one that does not read any more says so as `unknown`."""
-        found = self.entries[key].result or read(self.path(key) / RESULT, Result)
-        if found is None:
-            return Result(
-                ended=self._clock(), unknown="the worker's journal of this run does not read any more"
-            )
-        return found
+        """A finished run's result; one that does not read any more says so as `unknown`."""
+        with self._lock:
+            entry = self.entries[key]
+            if entry.result:
+                return entry.result
+            try:
+                body = entry.segment.read(entry.at, entry.length).partition(b"\n")[2]
+                return msgspec.json.decode(body, type=Result)
+            except (OSError, msgspec.MsgspecError):
+                return Result(
+                    ended=self._clock(), unknown="the worker's journal of this run does not read any more"
+                )
 
     def ack(self, key: Key) -> None:
-        entry = self.entries.get(key)
-        if entry and entry.ended and not entry.acked:
-            entry.acked = True
-            with contextlib.suppress(OSError):
-                (self.path(key) / ACKED).touch(mode=0o600)
+        with self._lock:
+            entry = self.entries.get(key)
+            if entry and entry.ended and not entry.acked:
+                entry.acked = True
+                self._append(entry, Acked(session=key[0], call=key[1]))
 
     def clean(self) -> None:
         """Let go what may go: acknowledged and old; then, over KEEP_BYTES, the oldest that are not going.
@@ -217,44 +243,84 @@ class Journal:
         never run again and whoever asks is told.
         """
         now = self._clock()
-        ended = sorted((entry.ended, key) for key, entry in self.entries.items() if entry.ended)
+        ended = sorted((entry.ended, key) for key, entry in list(self.entries.items()) if entry.ended)
         for when, key in ended:
             if self.entries[key].acked and now - when > KEEP_FOR:
                 self._remove(key)
-        total = sum(entry.size for entry in self.entries.values() if entry.ended)
         for step in (self._remove_acked, self._drop_output, self._bury):
+            total = self._total()
             for _, key in ended:
                 if total <= KEEP_BYTES:
-                    return
+                    break
                 if entry := self.entries.get(key):
-                    total -= entry.size
+                    total -= entry.size + entry.bytes
                     step(key)
-                    total += entry.size if key in self.entries else 0
+                    total += entry.size + entry.bytes if key in self.entries else 0
+        for segment in list(self._log.segments):
+            if not segment.live or 2 * segment.dead > segment.size:
+                with self._lock:
+                    self._rewrite(segment)
+
+    def _total(self) -> int:
+        return sum(entry.size + entry.bytes for entry in list(self.entries.values()) if entry.ended)
+
+    def _rewrite(self, segment: Segment) -> None:
+        """Leave out of a file what is dead, or remove it. On a full disk it stays as it is."""
+        self._log.roll()
+        if not segment.live:
+            self._log.remove(segment)
+            return
+        kept = bytearray()
+        placed: dict[Key, tuple[int, int]] = {}
+        sizes: Counter[Key] = Counter()
+        for unit, body, at, _ in self._log.units(segment):
+            key = (unit.session, unit.call)
+            entry = self.entries.get(key)
+            if entry is None or entry.segment is not segment or (isinstance(unit, End) and at != entry.at):
+                continue
+            if isinstance(unit, Meta) and entry.buried:
+                unit, body = msgspec.structs.replace(unit, len=0), b""
+            data = framing.encode(_encode(unit), body)
+            if isinstance(unit, End):
+                placed[key] = (len(kept), len(data))
+            kept += data
+            sizes[key] += len(data)
+        try:
+            write_whole(segment.path, kept)
+        except OSError:
+            return
+        segment.size, segment.dead = len(kept), 0
+        for key, size in sizes.items():
+            self.entries[key].bytes = size
+            self.entries[key].at, self.entries[key].length = placed.get(key, (0, 0))
 
     def _remove(self, key: Key) -> None:
-        self.forget(key)
-        if not any(session == key[0] for session, _ in self.entries):
-            shutil.rmtree(self.path(key).parent, ignore_errors=True)
+        shutil.rmtree(self.path(key), ignore_errors=True)
+        with self._lock:
+            self._drop(key)
+            if not self._sessions[key[0]]:
+                shutil.rmtree(self.path(key).parent, ignore_errors=True)
 
     def _remove_acked(self, key: Key) -> None:
         if self.entries[key].acked:
             self._remove(key)
 
     def _drop_output(self, key: Key) -> None:
-        entry = self.entries[key]
-        if not entry.output_gone:
+        if self.entries[key].size:
             for name in (OUTPUT, LATER):
                 (self.path(key) / name).unlink(missing_ok=True)
             result = self.result(key)
             note = "the whole output was let go: the worker's journal was over its limit"
             self.finish(key, msgspec.structs.replace(result, full_output="", notes=(*result.notes, note)))
-            entry.output_gone = True
 
     def _bury(self, key: Key) -> None:
         reason = "its result was let go before the harness took it: the worker's journal was over its limit"
-        ended = self.entries[key].ended
-        (self.path(key) / CODE).unlink(missing_ok=True)
-        self.finish(key, Result(ended=ended, unknown=reason))
+        entry = self.entries[key]
+        if not entry.buried:
+            entry.buried = True
+            self.finish(key, Result(ended=entry.ended, unknown=reason))
+            entry.bytes = entry.length
+            entry.segment.dead = entry.segment.size  # its code goes as well
 
     def environments(self, session: str) -> dict[str, str]:
         """By interpreter: why the session's next environment will be new, empty for one that was alive."""
@@ -265,12 +331,12 @@ class Journal:
         folder.mkdir(mode=0o700, exist_ok=True)
         known = self.environments(session) | {interpreter: reset}
         with contextlib.suppress(OSError):  # a full disk costs the model one sentence, not its run
-            write_whole(folder / ENVIRONMENTS, msgspec.json.encode(known))
+            write_whole(folder / ENVIRONMENTS, _encode(known))
 
     def runs(self, limit: int) -> list[Key]:
-        """Journals that were not acknowledged, going and newest first, as many as fit `limit` bytes of JSON."""
+        """What was not acknowledged, going and newest first, as many as fit `limit` bytes of JSON."""
         order = sorted(
-            (key for key, entry in self.entries.items() if not entry.acked),
+            (key for key, entry in list(self.entries.items()) if not entry.acked),
             key=lambda key: -(self.entries[key].ended or float("inf")),
         )
         chosen: list[Key] = []
@@ -282,6 +348,7 @@ class Journal:
         return chosen
 
 
+@functools.lru_cache(1024)
 def folder_name(id: str) -> str:
     """A folder's name for an id of any characters: other ones percent-encoded, a long one by its digest."""
     name = urllib.parse.quote(id, safe="-_.~:|@+=,")
@@ -300,13 +367,25 @@ def read(path: Path, type: type[T]) -> T | None:
         return None
 
 
-def write_private(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(data)
+def write_over(path: Path, data: bytes) -> None:
+    """Make this a file's content, in place; its folder is made as well.
+
+    It is never made empty first: ext4 would then send its new content to the disk at once.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        os.mkdir(path.parent, 0o700)
+        fd = os.open(path, flags, 0o600)
+    with open(fd, "wb", buffering=0) as file:
+        left = memoryview(data or b"\n")
+        while left:
+            left = left[file.write(left) :]
+        os.ftruncate(fd, file.tell())
 
 
-def write_whole(path: Path, data: bytes, *, durable: bool = False) -> None:
+def write_whole(path: Path, data: bytes | bytearray, *, durable: bool = False) -> None:
     """Replace a file so that it is found whole or not at all, however this process ends.
 
     With `durable` also after a power cut; without, that may leave a file that does not read.

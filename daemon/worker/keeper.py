@@ -93,7 +93,7 @@ class Keeper:
                 self.runs.on_end = self._run_ended
                 self._allow(allowed)
                 self.writes = Writes(kept, self.spawn)
-                server = await asyncio.start_unix_server(self._connected, sock=sock)
+                server = await asyncio.get_running_loop().create_unix_server(self._connection, sock=sock)
                 own = (
                     self.spawn(self._clean(), "clean the journal"),
                     self.spawn(self._watch(), "watch the scratch folder"),
@@ -132,20 +132,21 @@ class Keeper:
         """Serve until `stop`."""
         await self._stop.wait()
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        sock = writer.get_extra_info("socket")
-        _, uid, _ = peer(sock)
+    def _connection(self) -> connection.Connection:
+        return connection.Connection(
+            self._connected, self.runs, self.writes, self._update, lambda: self._access
+        )
+
+    def _connected(self, one: connection.Connection) -> None:
+        _, uid, _ = peer(one.socket)
         if uid not in (0, os.getuid()):
             log.warning("a connection of user %d was refused", uid)
-            writer.close()
+            one.close()
             return
-        one = connection.Connection(
-            reader, writer, self.runs, self.writes, self._update, lambda: self._access
-        )
         task = self.spawn(self._serve_one(one), "connection")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
-        task.add_done_callback(lambda _: writer.close())
+        task.add_done_callback(lambda _: one.close())
 
     async def _serve_one(self, one: connection.Connection) -> None:
         """What is allowed is looked up anew for each connection: a worker that is started again brings its own."""

@@ -1,7 +1,11 @@
 """A run's output: copied from its pipe to its file with flat memory, and the tail of it that is shown."""
 
+import contextlib
 import os
 import re
+import shutil
+import stat
+import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +21,9 @@ TAIL_READ: Final = (
 RING: Final = (
     64 << 10
 )  # newest bytes kept in memory: live chunks, and the tail where the file could not be written
+COUNT_SELF: Final = (
+    8 << 20
+)  # bytes of a file whose lines are counted here; of a larger one by wc, ten times faster
 MAX_FILE: Final = 4 << 30  # bytes of one run's output that are kept; what comes after is only counted
 LOOK_EVERY: Final = 64 << 20  # bytes of one run's output between two looks at the room on the disk
 KEEP_FREE: Final = 512 << 20  # bytes, or a twentieth, of the disk that output leaves to others
@@ -31,69 +38,129 @@ _BACKSPACES: Final = re.compile(r"[^\x08\n]\x08")
 
 
 class Sink:
-    """Where output goes: a file up to `limit` bytes, counts of all of it, and its newest bytes.
+    """Where output goes: a file up to `limit` bytes, made when there is any, and its newest bytes.
 
-    Without a path it only counts. Used from one thread at a time; `ring`, `size` and `lines` may be read from another.
+    Without a path it is only counted. Used from one thread at a time; `ring` and `size` may be read from another.
     """
 
-    def __init__(self, path: Path | None, limit: int = MAX_FILE, *, lazy: bool = False) -> None:
+    def __init__(self, path: Path | None, limit: int = MAX_FILE) -> None:
         self.path = path
         self.size = 0
         self.kept = 0
-        self.newlines = 0
-        self.ring = b""
         self.trouble = ""
         self._limit = limit
         self._look = LOOK_EVERY
-        self._fd = -1 if lazy or path is None else self._open()
+        self._fd = -1
+        self._start = 0  # bytes that the file had before
+        self._ring = b""
+        self._moved = False  # what came last never was in our memory
+        self._lost = 0  # newlines in what is not kept
 
-    def _open(self) -> int:
+    @property
+    def ring(self) -> bytes:
+        """The newest bytes, at most RING."""
+        if self._moved and self._fd >= 0:
+            held = min(RING, self.kept)
+            return os.pread(self._fd, held, self._start + self.kept - held)
+        return self._ring
+
+    def _open(self) -> None:
         assert self.path is not None
-        return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC  # splice takes no file that is open for appending
+        try:
+            self._fd = os.open(self.path, flags, 0o600)
+        except FileNotFoundError:
+            for folder in (self.path.parent.parent, self.path.parent):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folder, 0o700)
+            self._fd = os.open(self.path, flags, 0o600)
+        if not stat.S_ISCHR(os.fstat(self._fd).st_mode):
+            self._start = os.lseek(self._fd, 0, os.SEEK_END)
 
     def write(self, data: bytes) -> None:
         """Keep and count `data`; a disk that takes no more is noted in `trouble` and ends only the keeping."""
+        self._ring, self._moved = (data if len(data) >= RING else self.ring + data)[-RING:], False
         self.size += len(data)
-        self.newlines += data.count(b"\n")
-        self.ring = data[-RING:] if len(data) >= RING else (self.ring + data)[-RING:]
-        if self.trouble or self.path is None:
-            return
+        view = memoryview(data)[: self._room(len(data))]
         try:
-            if self.kept + len(data) > self._limit:
-                data = data[: self._limit - self.kept]
-                self.trouble = f"only the first {self._limit} bytes of the output are kept"
-            elif self.kept > self._look:
-                self._look += LOOK_EVERY
-                if disk_is_short(self._fd):
-                    self.trouble = (
-                        f"only the first {self.kept} bytes of the output are kept: the disk is almost full"
-                    )
-                    return
-            if self._fd < 0:
-                self._fd = self._open()
-            view = memoryview(data)
             while view:
                 written = os.write(self._fd, view)
                 self.kept += written
                 view = view[written:]
         except OSError as error:
-            self.trouble = f"only the first {self.kept} bytes of the output are kept: {error.strerror}"
+            self._fail(error)
+        if self.kept < self.size:
+            self._room(1)  # says why
+            self._lost += data.count(b"\n", max(0, len(data) - (self.size - self.kept)))
+
+    def move(self, pipe: int, size: int) -> int | None:
+        """Up to `size` bytes from a pipe into the file, past our memory; None where it has to be read."""
+        size = self._room(size)
+        if not size:
+            return None
+        try:
+            moved = os.splice(pipe, self._fd, size, flags=os.SPLICE_F_NONBLOCK)
+        except BlockingIOError:
+            raise
+        except OSError:  # a file system that cannot, or is full: a write says what is wrong
+            return None
+        self.size += moved
+        self.kept += moved
+        self._moved = True
+        return moved
+
+    def _room(self, size: int) -> int:
+        """How many of the next bytes are kept, the file being open then; why not all, in `trouble`."""
+        if self.trouble or self.path is None or not size:
+            return 0
+        try:
+            if self._fd < 0:
+                self._open()
+            if self.kept > self._look:
+                self._look += LOOK_EVERY
+                if disk_is_short(self._fd):
+                    self.trouble = self._only("the disk is almost full")
+                    return 0
+        except OSError as error:
+            self._fail(error)
+            return 0
+        if self.kept >= self._limit:
+            self.trouble = f"only the first {self._limit} bytes of the output are kept"
+        return min(size, self._limit - self.kept)
+
+    def _fail(self, error: OSError) -> None:
+        self.trouble = self._only(error.strerror or "")
+
+    def _only(self, why: str) -> str:
+        return f"only the first {self.kept} bytes of the output are kept: {why}"
 
     @property
     def lines(self) -> int:
-        """Lines so far; a last one without its newline counts."""
-        return self.newlines + (1 if self.ring and not self.ring.endswith(b"\n") else 0)
+        """Lines so far; a last one without its newline counts. Reads the file: blocks."""
+        ring = self.ring
+        found = self._lost
+        if self.kept == self.size == len(ring):
+            found = ring.count(b"\n")
+        elif self.kept and self.path:
+            with contextlib.suppress(OSError):  # the code removed it
+                found += newlines(self.path)
+        return found + (1 if ring and not ring.endswith(b"\n") else 0)
 
     def tail(self) -> tuple[str, int]:
-        """The end of the output as it is shown, and the number of lines that are not in it (whole)."""
-        if self.trouble or self.path is None:
-            raw = self.ring
-        else:
+        """The end of the output as it is shown, and the number of lines that are not in it (whole).
+
+        Blocks where there is more than `ring`.
+        """
+        raw = self.ring
+        if len(raw) < self.size and self.path is not None and not self.trouble:
             raw = file_end(self.path, self.kept)
-        return shown(raw, whole=len(raw) == self.size, lines=self.lines)
+        whole = len(raw) == self.size
+        return shown(raw, whole=whole, lines=lines_of(raw) if whole else self.lines)
 
     def close(self) -> None:
         if self._fd >= 0:
+            if self._moved:
+                self._ring, self._moved = self.ring, False
             os.close(self._fd)
             self._fd = -1
 
@@ -107,15 +174,19 @@ def disk_is_short(fd: int) -> bool:
 def copy(pipe: int, sink: Sink, budget: int) -> tuple[int, bool]:
     """Up to `budget` bytes from a non-blocking pipe to the sink: how many there were, and whether it ended."""
     copied = 0
-    while copied < budget:
-        try:
-            data = os.read(pipe, min(READ_SIZE, budget - copied))
-        except BlockingIOError:
-            break
-        if not data:
-            return copied, True
-        sink.write(data)
-        copied += len(data)
+    try:
+        while copied < budget:
+            size = min(PIPE_SIZE, budget - copied)
+            moved = sink.move(pipe, size)
+            if moved is None:
+                data = os.read(pipe, min(READ_SIZE, size))
+                sink.write(data)
+                moved = len(data)
+            if not moved:
+                return copied, True
+            copied += moved
+    except BlockingIOError:
+        pass
     return copied, False
 
 
@@ -138,19 +209,39 @@ def file_end(path: Path, size: int) -> bytes:
         os.close(fd)
 
 
+def newlines(path: Path) -> int:
+    """How many a file has; as far as it reads."""
+    if path.stat().st_size > COUNT_SELF and (program := shutil.which("wc", path=os.defpath)):
+        with path.open("rb") as file:
+            done = subprocess.run(
+                [program, "-l"],
+                stdin=file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={"LC_ALL": "C"},
+                check=False,
+            )
+        if done.returncode == 0 and done.stdout.strip().isdigit():
+            return int(done.stdout)
+    found = 0
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(READ_SIZE):
+            found += data.count(b"\n")
+    return found
+
+
+def lines_of(data: bytes) -> int:
+    """Lines of a text; a last one without its newline counts."""
+    return data.count(b"\n") + (1 if data and not data.endswith(b"\n") else 0)
+
+
 def count_lines(path: Path) -> tuple[int, int]:
     """Bytes and lines of a file, (0, 0) where it does not open."""
-    size = newlines = 0
-    last = b"\n"
     try:
-        with open(path, "rb", buffering=0) as file:
-            while data := file.read(READ_SIZE):
-                size += len(data)
-                newlines += data.count(b"\n")
-                last = data[-1:]
+        size = path.stat().st_size
+        return size, newlines(path) + (not file_end(path, size).endswith(b"\n") if size else 0)
     except OSError:
         return 0, 0
-    return size, newlines + (last != b"\n")
 
 
 def from_character(data: bytes) -> bytes:

@@ -209,8 +209,25 @@ class Reaper:
         return {
             "processes": [[one.pid, name(one.pid)] for one in new],
             "alone": not beside,
+            "printing": any(self.holds_output(one.pid) for one in new),
             "detour": bool(beside) and self.detour(),
         }
+
+    def holds_output(self, pid: int) -> bool:
+        """Whether a process can still print into the interpreter's output; one that cannot be looked at may."""
+        folder = f"/proc/{pid}/fd"
+        ours = f"pipe:[{self.output}]"
+        try:
+            numbers = os.listdir(folder)
+        except OSError:
+            return process(pid) is not None
+        for number in numbers:
+            try:
+                if os.readlink(f"{folder}/{number}") == ours:
+                    return True
+            except OSError:
+                continue
+        return False
 
     def detour(self) -> bool:
         """Whether the interpreter's own output is a pipe to another process by now."""

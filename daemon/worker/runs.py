@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -126,15 +127,12 @@ class Runs:
         return run is not None
 
     def ack(self, key: journal.Key) -> None:
-        if key in self.journal.entries:
-            self._spawn(asyncio.to_thread(self.journal.ack, key), "ack")
+        """The harness has the result of a run or write; of one that is not known here, or goes on, it means nothing."""
+        self.journal.ack(key)
 
     def _answer_finished(self, peer: Peer, id: int, key: journal.Key) -> None:
-        async def answer() -> None:
-            result = await asyncio.to_thread(self.journal.result, key)
-            peer.send(result_frame(id, result), result.text.encode())
-
-        self._spawn(answer(), "answer")
+        result = self.journal.result(key)
+        peer.send(result_frame(id, result), result.text.encode())
 
     async def _carry_out(self, run: Run, slot: Slot, place: asyncio.Future[None]) -> None:
         try:
@@ -181,11 +179,11 @@ class Runs:
 
     async def _never_begun(self, run: Run) -> journal.Result:
         """The result of a run that was stopped while it waited."""
-        await asyncio.to_thread(self.journal.begin, self._meta(run, ""))
+        self.journal.begin(self._meta(run, ""), run.code)
         result = journal.Result(
             ended=time.time(), stopped="interrupt", notes=("it was stopped before it began: nothing was run",)
         )
-        await asyncio.to_thread(self.journal.finish, run.key, result)
+        self.journal.finish(run.key, result)
         return result
 
     def _meta(self, run: Run, reset: str) -> journal.Meta:
@@ -247,13 +245,14 @@ class Runs:
         environment = slot.environment
         assert environment is not None
         meta = self._meta(run, slot.reset)
-        folder, sink = await asyncio.to_thread(self._begin, meta, run.code)
+        code = self.journal.begin(meta, run.code)
         slot.reset = ""
-        run.sink = sink
+        path = self.journal.path(run.key) / journal.OUTPUT
+        run.sink = sink = output.Sink(path, self.allowed.output or output.MAX_FILE)
         began = time.monotonic()
         try:
             ending = await environment.run(
-                folder / journal.CODE, sink, limit=run.frame.timeout, stop=run.stop, on_output=run.printed
+                code, sink, limit=run.frame.timeout, stop=run.stop, on_output=run.printed
             )
         except Refusal:
             await asyncio.to_thread(self.journal.forget, run.key)
@@ -263,11 +262,8 @@ class Runs:
         if ending.died:
             known = (run.frame.session, run.interpreter, ending.died)
             await asyncio.to_thread(self.journal.set_environment, *known)
-        return await asyncio.to_thread(self._finish, run.key, meta, sink, ending, seconds, notes)
-
-    def _begin(self, meta: journal.Meta, code: bytes) -> tuple[Path, output.Sink]:
-        folder = self.journal.begin(meta, code)
-        return folder, output.Sink(folder / journal.OUTPUT, self.allowed.output or output.MAX_FILE)
+        finish = partial(self._finish, run.key, meta, sink, ending, seconds, notes)
+        return finish() if sink.size <= output.RING else await asyncio.to_thread(finish)
 
     def _finish(
         self,
@@ -278,8 +274,8 @@ class Runs:
         seconds: float,
         notes: tuple[str, ...],
     ) -> journal.Result:
-        sink.close()
         text, truncated = sink.tail()
+        sink.close()
         notes = (*notes, *ending.notes, *([sink.trouble] if sink.trouble else []))
         if ending.stopped == "timeout" and meta.timeout == self.allowed.seconds:
             notes += (own_rule("it was ended", f"{self.allowed.seconds:g} seconds a run", "seconds"),)
@@ -295,7 +291,7 @@ class Runs:
             notes=tuple(note[:MAX_NOTE] for note in notes),
             text=text,
         )
-        self.journal.finish(key, result)
+        self.journal.finish(key, result, sink.kept)
         return result
 
     async def kill(self, session: str | None, reason: str) -> Ended:

@@ -1,5 +1,6 @@
 """The journal: whole files, what a keeper that died left, and what may go."""
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,11 +37,25 @@ def opened(tmp_path: Path, clock: Clock) -> Callable[[], Journal]:
 
 def run(kept: Journal, clock: Clock, call: str, size: int = 0, session: str = "s") -> journal.Key:
     """A run that ended now, with that much output."""
-    folder = kept.begin(Meta(session=session, call=call, started=clock.now), b"code")
-    (folder / "output").write_bytes(b"x" * size)
-    kept.finish((session, call), Result(ended=clock.now, exit=0, text="text"))
+    kept.begin(Meta(session=session, call=call, started=clock.now), b"code")
+    if size:
+        printed(kept, (session, call), b"x" * size)
+    kept.finish((session, call), Result(ended=clock.now, exit=0, text="text"), size)
     clock.now += 1
     return session, call
+
+
+def printed(kept: Journal, key: journal.Key, data: bytes) -> Path:
+    """The file of what a run has printed."""
+    kept.path(key).mkdir(parents=True)
+    file = kept.path(key) / "output"
+    file.write_bytes(data)
+    return file
+
+
+def last(kept: Journal) -> Path:
+    """The file of the log that is written to."""
+    return kept.folder / f"log-{len(list(kept.folder.glob('log-*')))}"
 
 
 def test_a_result_is_found_again_by_the_next_keeper(opened: Callable[[], Journal], clock: Clock) -> None:
@@ -51,21 +66,82 @@ def test_a_result_is_found_again_by_the_next_keeper(opened: Callable[[], Journal
 
 
 def test_a_run_that_was_going_when_its_keeper_died_is_unknown(opened: Callable[[], Journal]) -> None:
-    folder = opened().begin(Meta(session="s", call="c", started=1, reset="why"), b"code")
-    (folder / "output").write_bytes(b"so far\n")
+    kept = opened()
+    kept.begin(Meta(session="s", call="c", started=1, reset="why"), b"code")
+    printed(kept, ("s", "c"), b"so far\n")
     result = opened().result(("s", "c"))
     assert "keeper ended" in result.unknown
     assert (result.text, result.exit, result.reset) == ("so far\n", None, "why")
     assert opened().result(("s", "c")) == result
 
 
-def test_a_run_that_never_got_its_meta_is_not_known(opened: Callable[[], Journal]) -> None:
+def test_a_log_that_is_cut_anywhere_knows_what_was_whole_and_tells_a_run_without_its_end_as_unknown(
+    opened: Callable[[], Journal], clock: Clock
+) -> None:
     kept = opened()
-    folder = kept.begin(Meta(session="s", call="c", started=1), b"code")
-    (folder / "meta.json").unlink()
-    (folder / "meta.json.new").write_bytes(b'{"session":"s"')
+    first, second = run(kept, clock, "first"), run(kept, clock, "second")
+    file, born = last(kept), kept.id
+    whole = file.read_bytes()
+    begins = whole.index(b'{"unit":"begin"', 1)
+    ends = whole.index(b'{"unit":"end"', begins)
+    for size in range(whole.index(b'{"unit":"end"'), len(whole) + 1):
+        file.write_bytes(whole[:size])
+        kept = opened()
+        assert bool(kept.result(first).unknown) == (size < begins)
+        assert (second in kept.entries) == (size >= ends), "it never started"
+        if second in kept.entries:
+            assert bool(kept.result(second).unknown) == (size < len(whole))
+        assert kept.id == born
+        assert run(kept, clock, "third") in opened().entries, "what comes after a cut is found"
+
+
+def test_a_log_that_is_damaged_before_its_end_counts_as_begun_anew(
+    opened: Callable[[], Journal], clock: Clock
+) -> None:
+    kept = opened()
+    keys = [run(kept, clock, f"c{n}") for n in range(3)]
+    file = last(kept)
+    whole = file.read_bytes()
+    at = whole.index(b'"call":"c1"')
+    file.write_bytes(whole[: at - 3] + b"\0\0\0" + whole[at:])
+    clock.now += 100
+    found = opened()
+    assert set(found.entries) == {keys[0]}
+    assert found.id != kept.id
+    assert found.age == 0
+    assert opened().id == found.id
+
+
+def test_a_journal_of_another_format_is_begun_anew(opened: Callable[[], Journal], tmp_path: Path) -> None:
+    (tmp_path / "runs/s/c").mkdir(parents=True)
+    (tmp_path / "runs/s/c/meta.json").write_text("{}")
+    (tmp_path / "runs/birth.json").write_text('{"time":5.0,"boot":"x"}')
+    kept = opened()
+    assert kept.age == 0
+    assert not (tmp_path / "runs/s").exists()
+
+
+def test_what_did_not_happen_is_not_known_and_may_begin_again(
+    opened: Callable[[], Journal], clock: Clock
+) -> None:
+    kept = opened()
+    kept.begin(Meta(session="s", call="c", started=1), b"code")
+    kept.forget(("s", "c"))
     assert not opened().entries
-    assert not folder.exists()
+    key = run(opened(), clock, "c")
+    assert opened().result(key).text == "text"
+
+
+def test_the_code_is_where_begin_says_until_the_environments_next_run(opened: Callable[[], Journal]) -> None:
+    kept = opened()
+    paths = [
+        kept.begin(Meta(session="s", call=f"c{n}", started=1, interpreter="bash"), code)
+        for n, code in enumerate((b"echo long", b"x", b""))
+    ]
+    assert len(set(paths)) == 1
+    assert paths[0].read_bytes() == b"\n"
+    other = kept.begin(Meta(session="s", call="c9", started=1, interpreter="python"), b"pass")
+    assert other.read_bytes() == b"pass"
 
 
 def test_a_write_that_was_cut_off_happened_only_if_its_temporary_file_is_gone(
@@ -86,8 +162,8 @@ def test_a_write_that_was_cut_off_happened_only_if_its_temporary_file_is_gone(
 def test_a_damaged_result_is_told_as_unknown(opened: Callable[[], Journal], clock: Clock) -> None:
     kept = opened()
     key = run(kept, clock, "c")
-    (kept.path(key) / "result.json").write_bytes(b"{")
-    kept = opened()
+    file = last(kept)
+    file.write_bytes(file.read_bytes().replace(b'"text"', b'"text~'))
     assert "does not read any more" in kept.result(key).unknown
 
 
@@ -140,8 +216,8 @@ def test_over_the_limit_an_unacknowledged_one_loses_its_output_then_its_text_and
 ) -> None:
     kept = opened()
     keys = [run(kept, clock, f"c{n}", 10_000) for n in range(3)]
-    going = kept.begin(Meta(session="s", call="going", started=1), b"code")
-    (going / "output").write_bytes(b"x" * 50_000)
+    kept.begin(Meta(session="s", call="going", started=1), b"code")
+    going = printed(kept, ("s", "going"), b"x" * 50_000)
     monkeypatch.setattr(journal, "KEEP_BYTES", 22_000)
     kept.clean()
     assert not (kept.path(keys[0]) / "output").exists()
@@ -152,7 +228,7 @@ def test_over_the_limit_an_unacknowledged_one_loses_its_output_then_its_text_and
     kept.clean()
     assert "let go before the harness took it" in kept.result(keys[2]).unknown
     assert set(kept.entries) == {*keys, ("s", "going")}
-    assert (going / "output").exists()
+    assert going.exists()
     assert set(opened().entries) == {*keys, ("s", "going")}
 
 
@@ -177,15 +253,46 @@ def test_folders_have_names_that_any_id_can_have(opened: Callable[[], Journal], 
     assert len(opened().entries) == len(ids) - 1
 
 
-def test_a_full_disk_does_not_lose_a_result_on_the_way(
+def test_an_old_file_of_the_log_goes_with_its_last_run_and_is_rewritten_without_the_dead(
     opened: Callable[[], Journal], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "SEGMENT", 1000)
+    kept = opened()
+    keys = [run(kept, clock, f"c{n}") for n in range(30)]
+    logs = sorted(kept.folder.glob("log-*"))
+    assert len(logs) > 3
+    for key in keys[:-1]:
+        if key != keys[2]:
+            kept.ack(key)
+    clock.now += journal.KEEP_FOR + 100
+    kept.clean()
+    assert set(kept.entries) == {keys[2], keys[-1]}
+    left = sorted(kept.folder.glob("log-*"))
+    assert len(left) == 2
+    assert sum(path.stat().st_size for path in left) < 1000
+    for one in (kept, opened()):
+        assert [one.result(key).text for key in (keys[2], keys[-1])] == ["text"] * 2
+    key = run(kept, clock, "next")
+    assert set(opened().entries) == {keys[2], keys[-1], key}
+
+
+def test_a_full_disk_does_not_lose_a_result_on_the_way_and_nothing_is_begun(
+    opened: Callable[[], Journal], clock: Clock
 ) -> None:
     kept = opened()
     kept.begin(Meta(session="s", call="c", started=1), b"")
-
-    def full(path: Path, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(journal, "write_whole", full)
-    kept.finish(("s", "c"), Result(ended=clock.now, exit=3, text="kept"))
+    key = run(kept, clock, "before")
+    before = last(kept).stat().st_size
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (before + 10, hard))
+    try:
+        kept.finish(("s", "c"), Result(ended=clock.now, exit=3, text="kept"))
+        with pytest.raises(OSError, match="No space"):
+            kept.begin(Meta(session="s", call="d", started=1), b"code")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     assert kept.result(("s", "c")).exit == 3
+    assert ("s", "d") not in kept.entries
+    assert last(kept).stat().st_size == before, "no part of a unit is left"
+    assert opened().result(("s", "c")).unknown
+    assert opened().result(key).text == "text"

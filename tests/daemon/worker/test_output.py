@@ -134,12 +134,56 @@ def test_output_over_the_limit_of_a_file_is_only_counted(tmp_path: Path) -> None
     sink.close()
 
 
-def test_a_lazy_sink_makes_its_file_when_there_is_output(tmp_path: Path) -> None:
-    sink = Sink(tmp_path / "later", lazy=True)
-    assert not (tmp_path / "later").exists()
-    sink.write(b"x")
-    sink.close()
-    assert (tmp_path / "later").read_bytes() == b"x"
+def test_a_sink_makes_its_file_when_there_is_output_and_adds_to_one_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "session/call/later"
+    Sink(path).close()
+    assert not path.parent.exists()
+    for n in range(2):
+        sink = Sink(path)
+        sink.write(b"%d" % n)
+        sink.close()
+        assert sink.ring == b"%d" % n
+    assert path.read_bytes() == b"01"
+
+
+@pytest.mark.parametrize("limit", [1 << 40, 300_000, 0])
+def test_moved_and_written_output_is_the_same(tmp_path: Path, limit: int) -> None:
+    data = b"".join(b"%d\n" % n for n in range(70_000)) + b"end"
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    moved, written = Sink(tmp_path / "moved", limit), Sink(tmp_path / "written", limit)
+    for start in range(0, len(data), 50_000):
+        piece = data[start : start + 50_000]
+        os.write(write, piece)
+        assert output.copy(read, moved, 1 << 20) == (len(piece), False)
+        written.write(piece)
+        assert moved.ring == written.ring == data[: start + 50_000][-output.RING :]
+    os.close(write)
+    os.close(read)
+    assert moved.tail() == written.tail()
+    assert (moved.size, moved.kept, moved.lines, moved.trouble) == (
+        written.size,
+        written.kept,
+        written.lines,
+        written.trouble,
+    )
+    assert moved.lines == 70_001
+    for sink in (moved, written):
+        sink.close()
+        assert sink.lines == 70_001
+        if sink.path is not None and limit:
+            assert sink.path.read_bytes() == data[:limit]
+
+
+def test_lines_of_a_large_file_are_counted_alike_with_and_without_wc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"line\n" * 1000 + b"end")
+    assert output.newlines(file) == 1000
+    monkeypatch.setattr(output, "COUNT_SELF", 0)
+    assert output.newlines(file) == 1000
+    assert output.count_lines(file) == (5003, 1001)
 
 
 def test_copying_stops_at_an_empty_pipe_and_at_its_end(tmp_path: Path) -> None:
