@@ -1,0 +1,62 @@
+"""The hub's interface: a node that listens, its errors those that the hub knows. Loads the node when one is needed."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from socket import socket
+from typing import TYPE_CHECKING
+
+from mesh.hub import Fault, Interface
+from mesh.plan import Actual, Clash, Wanted
+
+if TYPE_CHECKING:
+    from mesh.node import Node
+    from mesh.picking import Backend
+
+
+class _Kept:
+    """A node that is up."""
+
+    def __init__(self, node: "Node", errors: tuple[type[Exception], ...]) -> None:
+        self._node = node
+        self._errors = errors
+
+    @property
+    def said(self) -> str:
+        return self._node.said
+
+    async def keep(self, wanted: Wanted) -> None:
+        try:
+            await self._node.keep(wanted)
+        except self._errors as error:
+            raise Fault(str(error)) from error
+
+    async def state(self) -> Actual:
+        try:
+            return await self._node.state()
+        except self._errors as error:
+            raise Fault(str(error)) from error
+
+    async def listen(self, port: int, moved: Callable[[socket], None]) -> socket:
+        try:
+            return await self._node.listen(port, moved)
+        except self._errors as error:
+            raise Fault(f"nothing can listen at TCP port {port} inside of the mesh: {error}") from error
+
+
+@asynccontextmanager
+async def opening(wanted: Wanted, folder: Path, backend: "Backend") -> AsyncIterator[Interface]:
+    """The interface, while the context is open; its logs and its lock are in `folder`. Raises Fault."""
+    from mesh.node import MeshError, MeshOff, Node  # a netlink library comes with it, which loads slowly
+
+    node = Node(wanted, folder=folder, backend=backend, listens=True)
+    try:
+        await node.__aenter__()
+    except MeshOff as error:
+        raise Fault(str(error), off=True) from error
+    except (MeshError, Clash) as error:
+        raise Fault(str(error)) from error
+    try:
+        yield _Kept(node, (MeshError, Clash, OSError))
+    finally:
+        await node.__aexit__(None, None, None)
