@@ -8,14 +8,21 @@ from typing import Any, ClassVar, Final
 
 from daemon.worker import login, surroundings, syntax
 from daemon.worker.environment import Spawn
-from daemon.worker.interpreter import GATE, STATUS_FD, Interpreter
+from daemon.worker.interpreter import GATE, OUTPUT_FD, STATUS_FD, Interpreter
 from daemon.worker.refusal import Refusal
 
+TRIED_FD: Final = STATUS_FD + 1  # where a descriptor is copied to see whether it is open
 # Where there is a file or function to return from: return, and before each next command again. SIGINT that code
 # sends to its own shell ends the code likewise. The status of the inner trap must be 0, extdebug would skip commands.
 _TRAP: Final = (
     "\\builtin trap '((${#BASH_SOURCE[@]})) && { \\builtin trap "
     '"((\\${#BASH_SOURCE[@]})) && \\builtin return || :" DEBUG; \\builtin return; }\' URG INT;'
+)
+# `exec >&-` in the code would leave all after it silent: what it has closed is opened again. Not by `builtin exec`:
+# what that redirects holds for itself only.
+_OPEN: Final = (
+    f"{{ \\builtin :; }} 2>/dev/null {TRIED_FD}>&1 || \\exec >&{OUTPUT_FD}; "
+    f"{{ \\builtin :; }} {TRIED_FD}>&2 2>/dev/null || \\exec 2>&{OUTPUT_FD};"
 )
 _PROBE: Final = b"\n{ \\builtin trap - DEBUG; \\builtin echo probe %d >&%d; } 2>/dev/null\n"
 # `set -o vi` in the code would have the shell edit, and echo, the lines it reads; a prompt of the code's own (every
@@ -73,10 +80,9 @@ class Bash(Interpreter):
 
     def _order(self, number: int, code: Path) -> bytes:
         begin = f"{{ {_TRAP} \\builtin echo s >&{STATUS_FD}; }} 2>/dev/null"
+        file = f"\\builtin . {shlex.quote(str(code))} </dev/null {STATUS_FD}>&- {OUTPUT_FD}>&-"
         end = _END % (number, STATUS_FD)
-        return f"{begin}; \\builtin . {shlex.quote(str(code))} </dev/null {STATUS_FD}>&-; {end}".encode(
-            errors="surrogateescape"
-        )
+        return f"{_OPEN} {begin}; {file}; {end}".encode(errors="surrogateescape")
 
     def _ask(self) -> asyncio.Future[Any]:
         """Ask whether the shell is back at the control pipe, the gate open again.

@@ -28,12 +28,14 @@ from daemon.worker.environment import (
 from daemon.worker.refusal import Refusal
 
 STATUS_FD: Final = 250  # far from the numbers scripts use
+OUTPUT_FD: Final = 252  # the output once more, for a shell whose code closes it
 START_WAIT: Final = 15.0  # seconds to come up: a login profile runs meanwhile
 ASK_EVERY: Final = (0.02, 0.2)  # seconds between two questions whether it is back: first, longest
 TERM_AFTER: Final = 2.0  # seconds from SIGINT to SIGTERM
 KILL_AFTER: Final = 4.0  # seconds from SIGINT to SIGKILL
 KILL_EVERY: Final = 0.1
 LAST_AFTER: Final = 5.0  # seconds from SIGINT to the end of the interpreter itself
+WRAPPER_WAIT: Final = 1.0  # seconds for what the interpreter was started by to end after it
 GONE_WAIT: Final = 2.0  # seconds for what a stopped run leaves to go at SIGTERM
 INTERRUPTED: Final = 130  # what a shell reports for a command that SIGINT ended
 GATE: Final = (
@@ -68,6 +70,7 @@ class Interpreter(abc.ABC):
         self._settled = asyncio.Event()
         self._later: Path | None = None
         self._refused = ""  # why the run's code was not begun
+        self._inner = -1  # a descriptor of the interpreter's own process
 
     @property
     def gone(self) -> bool:
@@ -107,6 +110,7 @@ class Interpreter(abc.ABC):
         fds = {0: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 1: output_write, 2: output_write}
         if self.CONTROL_FD == 0:
             os.close(fds[0])
+            fds[OUTPUT_FD] = output_write
         fds |= {self.CONTROL_FD: control_read, STATUS_FD: status_write}
         for fd in (self._control, self._status):
             os.set_blocking(fd, False)
@@ -149,7 +153,32 @@ class Interpreter(abc.ABC):
             raise Refusal(
                 "failed", f"{self.died} ({program})" + (f"; it said: {said.strip()}" if said else "")
             )
-        await self._reaper.interpreter(int(self._ready.result()[0]))
+        pid = int(self._ready.result()[0])
+        await self._reaper.interpreter(pid)
+        self._watch(pid)
+
+    def _watch(self, pid: int) -> None:
+        """See to it that what the interpreter was started by, a wrapper, does not outlive it: nobody would notice."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):  # it is gone already, or the kernel has no pidfds
+            self._inner = os.pidfd_open(pid)
+            loop.add_reader(self._inner, self._inner_ended)
+
+    def _inner_ended(self) -> None:
+        self._unwatch()
+        self._spawn(self._end_wrapper(), f"end what {self.NAME} was started by")
+
+    def _unwatch(self) -> None:
+        if self._inner >= 0:
+            asyncio.get_running_loop().remove_reader(self._inner)
+            os.close(self._inner)
+            self._inner = -1
+
+    async def _end_wrapper(self) -> None:
+        await first_of(self._reaper.exited, within=WRAPPER_WAIT)
+        if not self._reaper.exited.done():
+            self.died = self.died or f"{self.NAME} ended; what had started it did not, and was killed"
+            await self._reaper.signal(signal.SIGKILL, interpreter=True)
 
     def _refuse(self, message: bytes) -> None:
         """The driver does not accept the code of this run: hexadecimal UTF-8, why."""
@@ -200,6 +229,7 @@ class Interpreter(abc.ABC):
         """The interpreter has ended: what it still said comes first."""
         if self._status < 0:
             return
+        self._unwatch()
         self._read_status()
         self.died = self.died or how_it_ended(self.NAME, self._reaper.exited.result(), self.ENDED_BY)
         for future in (self._begun, self._done):

@@ -261,6 +261,28 @@ async def test_output_of_a_process_substitution_is_waited_for(dial: Dial) -> Non
     assert (await dial.run("echo abc > >(sleep 0.05; tr a-z A-Z)")).text == "ABC\n"
 
 
+CLOSES = [
+    "exec 1>&- 2>&-",
+    "exec >&-",
+    "exec 2>&-",
+    "exec 0<&- 1>&- 2>&-; x=1",
+    "exec >&-; f() { exec >&-; }; f",
+]
+
+
+@pytest.mark.parametrize("code", CLOSES)
+async def test_output_that_code_closes_is_there_again_at_the_next_run(dial: Dial, code: str) -> None:
+    await dial.run(f"x=0; set -u; {code}; y=kept")
+    ran = await dial.run("echo out; echo err >&2; cat; echo $y; ls /proc/self/fd | wc -l | tr -d ' '")
+    assert (ran.text, ran.end.exit, ran.end.reset) == ("out\nerr\nkept\n4\n", 0, "")
+
+
+async def test_output_that_code_sends_elsewhere_stays_there(dial: Dial, tmp_path: Path) -> None:
+    await dial.run(f"exec >{tmp_path}/out; exec 2>&-")
+    assert (await dial.run("echo one; echo err >&2")).text == "err\n"
+    assert (tmp_path / "out").read_text() == "one\n"
+
+
 async def test_the_time_limit_ends_a_run_and_keeps_its_output(dial: Dial) -> None:
     await dial.run("x=1")
     ran = await dial.run("echo before; sleep 300; echo after", timeout=0.3)

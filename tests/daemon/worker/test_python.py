@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -576,6 +577,26 @@ async def test_a_python_behind_a_wrapper_is_stopped_and_ended_like_any_other(
     assert await python.dial.kill() == "ended 0 processes; none is left"
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_a_wrapper_that_outlives_its_python_is_ended_and_the_next_run_gets_a_new_one(
+    python: Python, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interpreter, "WRAPPER_WAIT", 0.1)
+    real = await asyncio.to_thread(lambda: login.python(login.environment(os.environ)))
+    fake = tmp_path / "python3"
+    fake.write_text(f'#!/bin/sh\n{real} "$@"\nsleep 1000\n')
+    fake.chmod(0o755)
+    (home / ".bash_profile").write_text(f"PATH={tmp_path}:$PATH")
+    ran = await python("import os\nprint('before')\nos._exit(3)")
+    assert ran.text == "before\n"
+    assert "python ended; what had started it did not, and was killed: its variables" in ran.notes
+    again = await python("os.getpid()")
+    assert "what had started it did not" in again.end.reset
+    assert "NameError" in again.text
+    pid = int((await python("import os; os.getpid()")).text)
+    os.kill(pid, signal.SIGKILL)  # between two runs
+    assert "what had started it did not" in (await python("1")).notes
 
 
 async def test_a_python_that_does_not_come_up_says_why(python: Python, home: Path, tmp_path: Path) -> None:
