@@ -5,15 +5,17 @@ from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
 from typing import Any, Final, assert_never
 
-from daemon.harness import edit, patch, tools
+from daemon.harness import edit, patch, shown, tools
 from daemon.harness.environments import DROPPED, Environments
 from daemon.harness.tools import BadCall, Edit, Patch, Read, Run, Write
-from daemon.pool import Cordoned, Output, Pool, Refused, WorkerGone
+from daemon.pool import Content, Cordoned, Output, Pool, Refused, WorkerGone
 from daemon.protocol import frames, records
 from daemon.protocol.records import Config, Record, WorkerRef, draft
 
 MAX_FILE: Final = 32 << 20  # bytes of a file that `edit` takes whole
 MAX_IMAGE: Final = 20 << 20  # bytes of an image that `read` brings back
+MAX_LINES_READ: Final = 1 << 20  # bytes of lines that `read` takes, to show those of them that fit a result
+SAMPLE: Final = 64 << 10  # bytes of a file that tell its line ends
 SNIFF: Final = 16  # bytes that tell an image's type
 UNKNOWN: Final = "interrupted, effect unknown"
 
@@ -120,30 +122,47 @@ class Calls:
         head = await self._pool.read(ref.name, read.path, cwd=ref.cwd, limit=SNIFF)
         if type := image_type(head.data):
             return await self._image(call, read, ref, type, head.size, takes)
-        content = await self._pool.read(
-            ref.name,
-            read.path,
-            cwd=ref.cwd,
-            offset=read.offset,
-            limit=min(read.limit or frames.MAX_LINES, frames.MAX_LINES),
-            unit="lines",
-            max_bytes=frames.MAX_TAIL,
-            begun=True,
-        )
-        data = content.data
-        if b"\0" in data:
+        content = await self._lines(read, ref)
+        if b"\0" in content.data:
+            kind = "text in UTF-16" if head.data.startswith(shown.UTF16) else "binary"
             raise BadCall(
-                f"{read.path} is binary, {content.size} bytes; `read` shows text. Use `run` to look into it."
+                f"{read.path} is {kind}, {content.size} bytes; `read` shows text in UTF-8. Use `run` to look into it."
             )
-        text = data.decode("utf-8", "replace")
-        last = read.offset + content.lines - 1
         if content.lines == 0 and read.offset > 1:
             text = f"[the file has fewer than {read.offset} lines]"
         elif content.size == 0:
             text = "[the file is empty]"
-        elif not content.end:
-            text = text.removesuffix("\n") + f"\n[lines {read.offset} to {last}; more from offset {last + 1}]"
+        else:
+            text = shown.lines(content.data, read.offset, content.end)
         return draft("result", text, for_=call, worker=ref.name)
+
+    async def _lines(self, read: Read, ref: WorkerRef) -> Content:
+        """The lines that are asked for; fewer where they are so long that a read of them all would be too big."""
+        limit = min(read.limit or frames.MAX_LINES, frames.MAX_LINES)
+        while True:
+            try:
+                return await self._pool.read(
+                    ref.name,
+                    read.path,
+                    cwd=ref.cwd,
+                    offset=read.offset,
+                    limit=limit,
+                    unit="lines",
+                    max_bytes=MAX_LINES_READ,
+                    begun=True,
+                )
+            except Refused as error:
+                if error.code != "limit":
+                    raise
+                if limit == 1:
+                    break
+                limit = max(1, limit // 8)
+        if read.offset > 1:
+            raise BadCall(
+                f"Line {read.offset} of {read.path} is over {MAX_LINES_READ} bytes long; use `run`, with `cut -c` for "
+                "example, to see a part of it."
+            )
+        return await self._pool.read(ref.name, read.path, cwd=ref.cwd, limit=frames.MAX_TAIL + 1, begun=True)
 
     async def _image(
         self, call: str, read: Read, ref: WorkerRef, type: str, size: int, takes: tuple[str, ...]
@@ -161,11 +180,19 @@ class Calls:
     ) -> Record:
         data = write.content.encode("utf-8", "replace")
         done = await self._before(session, call, ref, age)
-        if done is None:
-            await self._pool.write(ref.name, write.path, data, cwd=ref.cwd, session=session, call=call)
-        elif done.unknown:
-            return _ran(call, ref.name, done, 0)
-        return draft("result", f"Wrote {len(data)} bytes to {write.path}.", for_=call, worker=ref.name)
+        if done is not None:
+            return _ran(call, ref.name, done, 0) if done.unknown else _wrote(call, write.path, ref, len(data))
+        kept = shown.with_crlf(data) if await self._is_crlf(write.path, ref) else data
+        await self._pool.write(ref.name, write.path, kept, cwd=ref.cwd, session=session, call=call)
+        ends = ", with the line ends \\r\\n that it had" if kept != data else ""
+        return _wrote(call, write.path, ref, len(kept), ends)
+
+    async def _is_crlf(self, path: str, ref: WorkerRef) -> bool:
+        """Whether there is a file at `path` whose lines end in `\\r\\n`."""
+        try:
+            return shown.is_crlf((await self._pool.read(ref.name, path, cwd=ref.cwd, limit=SAMPLE)).data)
+        except Refused:  # it is not there, or may be written and not read
+            return False
 
     async def _edit(self, session: str, call: str, wanted: Edit, ref: WorkerRef, age: float | None) -> Record:
         done = await self._before(session, call, ref, age)
@@ -175,7 +202,9 @@ class Calls:
             return draft("result", f"Edited {wanted.path}.", for_=call, worker=ref.name)
         content = await self._pool.read(ref.name, wanted.path, cwd=ref.cwd, max_bytes=MAX_FILE)
         try:
-            data, lines = edit.apply(content.data, wanted.old, wanted.new, wanted.all)
+            data, lines = await asyncio.to_thread(
+                edit.apply, content.data, wanted.old, wanted.new, wanted.all
+            )
         except edit.EditError as error:
             raise BadCall(f"{wanted.path}: {error}. Nothing was changed.") from error
         digest = sha256(content.data).hexdigest()
@@ -261,6 +290,10 @@ def _part(call: str, at: int) -> str:
 def unknown(call: str, worker: str, why: str) -> Record:
     """A result for a call of which nobody can say what it did."""
     return _failed(call, f"{UNKNOWN}: {why}", worker=worker)
+
+
+def _wrote(call: str, path: str, ref: WorkerRef, size: int, also: str = "") -> Record:
+    return draft("result", f"Wrote {size} bytes to {path}{also}.", for_=call, worker=ref.name)
 
 
 def worker_of(call: Record) -> str:

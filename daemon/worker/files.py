@@ -155,7 +155,7 @@ class Reading:
         while data := self._read(size):
             if self._skip and time.monotonic() > give_up:
                 raise Refusal(
-                    "limit",
+                    "failed",
                     f"{self.path}: the line was not reached within {SKIP_WAIT:.0f} s, after {self._position} bytes: "
                     "look into the file with `run`",
                 )

@@ -275,7 +275,7 @@ async def test_a_sparse_file_of_terabytes_is_read_in_part(
     data, frame = await dial.read(tmp_path / "big", offset=(1 << 40) - 4, limit=10)
     assert (data, frame.size, frame.end) == (b"end\n", 1 << 40, True)
     monkeypatch.setattr(files, "SKIP_WAIT", 0.0)
-    with pytest.raises(Refused, match=r"limit: .*the line was not reached .* with `run`"):
+    with pytest.raises(Refused, match=r"failed: .*the line was not reached .* with `run`"):
         await dial.read(tmp_path / "big", offset=2, limit=1, unit="lines")
 
 
