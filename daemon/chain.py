@@ -79,6 +79,7 @@ class Chain:
         self.steps = 0
         self.pending_tokens = 0
         self.workers_shown = ""
+        self.workers_looked: set[str] = set()  # names of those whose AGENTS.md files were looked for
         self.workers_had: set[str] = set()  # names of all that the session has or had
         self.call_ids: set[str] = set()
         self.posts: dict[str, int] = {}
@@ -178,6 +179,9 @@ class Chain:
     def _add_system(self, record: Record) -> None:
         if record.header.source == "workers":
             self.workers_shown = record.text()
+            self.workers_looked.update(record.header.looked)
+        elif record.header.source == "agents.md":
+            self.workers_looked.add(record.header.worker)
         if self.steps:
             self._wait(record)
         else:

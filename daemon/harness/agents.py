@@ -18,27 +18,29 @@ FILE: Final = "AGENTS.md"
 log = structlog.get_logger()
 
 
-async def scan(pool: Pool, refs: Sequence[WorkerRef]) -> list[Record]:
-    """System records of the files found, outermost folder first, worker by worker in the session's order."""
-    found: list[list[Record]] = [[] for _ in refs]
+async def scan(pool: Pool, refs: Sequence[WorkerRef]) -> tuple[list[Record], list[str]]:
+    """System records of the files found, outermost folder first, worker by worker; the workers that were looked at."""
+    found: dict[str, list[Record]] = {}
     async with asyncio.TaskGroup() as group:
-        for ref, place in zip(refs, found, strict=True):
-            group.create_task(_bounded(pool, ref, place), name=f"agents.md {ref.name}")
-    return [record for part in found for record in part]
+        for ref in refs:
+            group.create_task(_bounded(pool, ref, found), name=f"agents.md {ref.name}")
+    looked = [ref.name for ref in refs if ref.name in found]
+    return [record for name in looked for record in found[name]], looked
 
 
-async def _bounded(pool: Pool, ref: WorkerRef, found: list[Record]) -> None:
+async def _bounded(pool: Pool, ref: WorkerRef, found: dict[str, list[Record]]) -> None:
     try:
         async with asyncio.timeout(SCAN_TIME):
-            await _worker(pool, ref, found)
+            found[ref.name] = await _worker(pool, ref)
     except (TimeoutError, WorkerGone, Cordoned) as error:
         log.warning("agents.md not read", worker=ref.name, why=str(error) or "it did not answer in time")
 
 
-async def _worker(pool: Pool, ref: WorkerRef, found: list[Record]) -> None:
+async def _worker(pool: Pool, ref: WorkerRef) -> list[Record]:
+    """Raises WorkerGone, Cordoned."""
     hello = pool.hello(ref.name)
     if hello is None:
-        return
+        raise WorkerGone(ref.name, "it has just gone", started=False)
     folders = [PurePosixPath(ref.cwd or hello.home or "/")]
     here = folders[0]
     for parent in (here, *here.parents)[:MAX_DEPTH]:
@@ -48,10 +50,12 @@ async def _worker(pool: Pool, ref: WorkerRef, found: list[Record]) -> None:
             break
     else:
         folders = [here]  # in no repository: what lies above is not this work's
+    found: list[Record] = []
     for folder in (PurePosixPath(hello.scratch), *reversed(folders)):
         record = await _file(pool, ref.name, folder / FILE)
         if record is not None:
             found.append(record)
+    return found
 
 
 async def _exists(pool: Pool, worker: str, path: PurePosixPath) -> bool:

@@ -8,6 +8,7 @@ from daemon.chain import Chain
 from daemon.harness.counts import Counts
 from daemon.harness.live import LiveReaders
 from daemon.protocol.api import Origin
+from daemon.protocol.frames import Hello
 from daemon.protocol.records import Config, Record
 from daemon.provider.base import Wire
 from daemon.statefile.errors import Damage, StateFileError
@@ -39,6 +40,9 @@ class Session:
         self.wire = Wire()
         self.origin: Origin | None = None
         self.bad: Damage | None = None
+        self.tried: dict[
+            str, Hello
+        ] = {}  # workers whose AGENTS.md could not be read, and on which connection
         self.calls: dict[str, asyncio.Task[Exception | None]] = {}
         self.instead: dict[str, Record] = {}  # results for calls whose tasks are cancelled, appended by those
         self.runner: asyncio.Task[None] | None = None

@@ -170,13 +170,28 @@ class Stepper:
         return step_id, blocks, outcome
 
     async def _introduce(self, session: Session, config: Config) -> None:
-        """Before the first step the AGENTS.md files; before any step the workers, when the list has changed."""
-        found: list[Record] = []
-        if session.chain.steps == 0 and not session.chain.workers_shown:
-            found = await agents.scan(self._pool, config.workers)
-        shown = prompt.workers(config.workers, self._pool.hello, self._pool.cordoned)
-        if shown != session.chain.workers_shown:
-            await session.append(*found, draft("system", shown, source="workers"), durable=False)
+        """Before a step: the AGENTS.md files of workers that are here for the first time, and the list of workers when
+        it has changed. Both are appended, so that what was sent before stays as it was.
+        """
+        chain, hello = session.chain, self._pool.hello
+        here = {
+            ref.name: said
+            for ref in config.workers
+            if (said := hello(ref.name)) is not None and not self._pool.cordoned(ref.name)
+        }
+        new = [
+            ref
+            for ref in config.workers
+            if ref.name not in chain.workers_looked
+            and ref.name in here
+            and session.tried.get(ref.name) is not here[ref.name]
+        ]
+        found, looked = await agents.scan(self._pool, new)
+        session.tried |= {ref.name: here[ref.name] for ref in new if ref.name not in looked}
+        shown = prompt.workers(config.workers, hello, self._pool.cordoned)
+        if looked or shown != chain.workers_shown:
+            listed = draft("system", shown, source="workers", looked=tuple(looked))
+            await session.append(*found, listed, durable=False)
 
 
 def _block(session: Session, block: Block, step_id: str, provider: str) -> Record:

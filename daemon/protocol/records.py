@@ -88,6 +88,7 @@ class Header(Struct, frozen=True, omit_defaults=True, rename={"for_": "for"}):
     via: str = ""
     idempotency_key: str = ""
     source: str = ""
+    looked: tuple[str, ...] = ()  # on a list of workers: those whose AGENTS.md files were looked for by now
     upto: int = 0
     model: str = ""
     harness: str = ""

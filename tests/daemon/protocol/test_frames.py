@@ -29,6 +29,7 @@ FULL: dict[str, Any] = {  # a value other than the default for every field, by n
     "like": "/src/old",
     "remove": True,
     "last": True,
+    "reason": "it was idle",
     "release": "0.1.0",
     "url": "https://[fd00::1]/w.whl",
     "sha256": "cd" * 32,
