@@ -6,7 +6,7 @@ from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
 
-from mesh.hub import Fault, Interface
+from mesh.parts import Fault, Interface
 from mesh.plan import Actual, Clash, Wanted
 
 if TYPE_CHECKING:

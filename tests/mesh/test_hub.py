@@ -1,16 +1,19 @@
 import asyncio
+import hashlib
 import socket
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from mesh import registry
-from mesh.hub import LINGER, Down, Fault
+from mesh import registry, wheelhouse
+from mesh.hub import LINGER
 from mesh.join import Failed, Joined
+from mesh.parts import Down, Fault, Goods
 from mesh.registry import RegistryError
 from tests.mesh.joining import Clock
 from tests.mesh.tunnels import Star, places_of, star, state
+from tests.mesh.wheels import make_wheel
 
 HANDSHAKE, GONE = 180.0, 180.0
 
@@ -32,7 +35,6 @@ async def test_the_first_token_brings_the_mesh_up_and_names_the_listener(tmp_pat
         assert one.status.phase == "up"
         (at,) = one.status.join
         assert [str(place) for place in places_of(issued.text)] == [at]
-        assert issued.places == places_of(issued.text)
         assert issued.text not in repr(issued)
         assert (issued.grant.label, issued.grant.uses, issued.grant.ephemeral) == ("rack 7", 3, True)
         assert issued.grant.expires - issued.grant.created == 60
@@ -93,6 +95,27 @@ async def test_a_mesh_that_is_off_says_so_and_how_it_is_not(tmp_path: Path) -> N
         assert one.status.phase == "off"
         assert one.status.why == "mesh.backend is off in outrider.toml"
         assert await one.mesh.grants() == ()
+
+
+async def test_with_the_mesh_off_those_who_had_joined_are_still_shown_and_can_be_removed(
+    tmp_path: Path,
+) -> None:
+    async with star(tmp_path) as one:
+        await one.joined(2)
+        await one.joined(3)
+    async with star(tmp_path, enabled=False) as one:
+        await one.daemon.until(lambda: len(one.mesh.members()) == 2)
+        assert await one.mesh.remove("gpu-2")
+        assert [member.node.name for member in one.mesh.members()] == ["gpu-3"]
+        assert one.status.phase == "off"
+
+
+async def test_where_the_mesh_cannot_come_up_those_who_had_joined_are_shown(tmp_path: Path) -> None:
+    async with star(tmp_path) as one:
+        await one.joined()
+    async with star(tmp_path, failing=Fault("no namespace can be made")) as one:
+        assert (await one.phase("failing")).why == "no namespace can be made"
+        assert [member.node.name for member in one.mesh.members()] == ["gpu-2"]
 
 
 async def test_a_fault_of_our_own_is_told_and_ends_nothing_else(tmp_path: Path) -> None:
@@ -340,16 +363,24 @@ async def test_a_join_that_no_peer_could_be_made_of_is_not_answered_as_done(tmp_
         assert set(one.interface.wanted.peers) == {one.key(2)}
 
 
-async def test_what_is_offered_is_what_it_was_at_the_last_look(tmp_path: Path) -> None:
-    async with star(tmp_path) as one:
-        await one.mesh.issue()
-        url = f"http://{one.status.join[0]}/join.sh"
-        async with aiohttp.ClientSession() as session:
-            for script in (b"one\n", b"another\n"):
-                one.daemon.script = script
-                issued = await one.mesh.issue()
-                async with session.get(url) as answer:
-                    assert await answer.read() == issued.offered.script == script
+async def test_the_shell_line_has_the_hash_of_the_script_and_that_the_wheels_of_now(tmp_path: Path) -> None:
+    async with star(tmp_path / "data") as one, aiohttp.ClientSession() as session:
+        for version in ("1", "2"):
+            made = wheelhouse.wheel(make_wheel(tmp_path, "outrider", version))
+            one.daemon.has = Goods(made, await asyncio.to_thread(wheelhouse.read, tmp_path))
+            issued = await one.mesh.issue()
+            base = f"http://{one.status.join[0]}"
+            assert f'"{base}"' in issued.line
+            assert issued.line.startswith(f"echo {issued.text} | ")
+            async with session.get(f"{base}/join.sh") as answer:
+                script = await answer.read()
+            assert hashlib.sha256(script).hexdigest() in issued.line
+            assert made.sha256.encode() in script
+            assert base.removeprefix("http://").encode() in script
+            async with session.get(f"{base}/release/{made.name}") as answer:
+                assert hashlib.sha256(await answer.read()).hexdigest() == made.sha256
+            async with session.get(f"{base}/wheelhouse/") as answer:
+                assert made.name in await answer.text()
 
 
 async def test_a_damaged_registry_is_said_and_the_mesh_stays_down(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import msgspec
 
 from mesh import token
 from mesh.address import Place
-from mesh.hub import Fault, Interface, Mesh, Options, Status, kept
+from mesh.hub import Mesh, kept
 from mesh.join import Failed, Get, Joined, Joining
-from mesh.listener import Offered
 from mesh.nodes import Facts
+from mesh.parts import Fault, Goods, Interface, Options, Status
 from mesh.plan import Actual, Endpoint, PeerState, Wanted
 from tests.mesh.joining import Clock, worker_keys
 
@@ -74,7 +74,7 @@ class FakeDaemon:
         self.gone: list[str] = []
         self.doors: list[socket.socket] = []
         self.news = asyncio.Event()
-        self.script = b"#!/bin/sh\n"
+        self.has = Goods()
 
     def awaited(self) -> Container[str]:
         return self.waits_for
@@ -96,8 +96,8 @@ class FakeDaemon:
             self.doors.remove(sock)
             self.news.set()
 
-    def offered(self) -> Offered:
-        return Offered(script=self.script)
+    async def goods(self) -> Goods:
+        return self.has
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait for a change after which this holds."""
@@ -184,12 +184,13 @@ async def star(
     clock: Clock | None = None,
     *,
     heard: dict[bytes, PeerState] | None = None,
+    failing: Exception | None = None,
     poll: float = 3600.0,
     **more: object,
 ) -> AsyncIterator[Star]:
     """A hub that runs; it looks when it is woken, or `mesh.look` is called."""
     made = Star(data, msgspec.structs.replace(OPTIONS, **more), clock or Clock(), poll)
-    made.heard = heard or {}
+    made.heard, made.failing = heard or {}, failing
     async with asyncio.TaskGroup() as group, kept(made.mesh, group):
         yield made
 
