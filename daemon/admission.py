@@ -37,15 +37,57 @@ class Admission(Protocol):
     async def admit(self, sock: socket.socket) -> str:
         """The worker's name; empty: the one that it gives itself. Raises NotAdmitted."""
 
+    def check(self, sock: socket.socket, name: str) -> None:
+        """See that a worker may be served here under this name, now. Raises NotAdmitted."""
+
 
 class OwnWord:
-    """Takes a worker's own word, its first line: for a socket that only processes of our own user get at."""
+    """Takes a worker's own word, its first line: for a socket that only processes of our own user get at.
+
+    `taken`: whether a name is another's.
+    """
+
+    def __init__(self, taken: Callable[[str], bool] = lambda name: False) -> None:
+        self._taken = taken
 
     async def admit(self, sock: socket.socket) -> str:
         _, uid, _ = peer(sock)
         if uid != os.getuid():
             raise NotAdmitted(f"user {uid} may not be a worker of user {os.getuid()}'s daemon")
         return ""
+
+    def check(self, sock: socket.socket, name: str) -> None:
+        if self._taken(name):
+            raise NotAdmitted(
+                f"the name {name} is that of a machine that joined the mesh: give the worker another"
+            )
+
+
+class Registered:
+    """Takes the registry's word, by the address inside the mesh: nobody sends from there but who has its key.
+
+    `name_at`: the name of who has an address now, None where nobody may.
+    """
+
+    def __init__(self, name_at: Callable[[str], str | None]) -> None:
+        self._name_at = name_at
+
+    async def admit(self, sock: socket.socket) -> str:
+        try:
+            host = sock.getpeername()[0]
+        except OSError as error:
+            raise NotAdmitted(f"it is gone: {error.strerror}") from error
+        if not (name := self._name_at(host)):
+            raise NotAdmitted(f"no worker has the address {host}: it was removed, or has never joined")
+        return name
+
+    def check(self, sock: socket.socket, name: str) -> None:
+        try:
+            same = self._name_at(sock.getpeername()[0]) == name
+        except OSError:
+            same = False
+        if not same:
+            raise NotAdmitted(f"worker {name} was removed, or is gone")
 
 
 class Workers(Protocol):
@@ -124,6 +166,8 @@ class Door:
         try:
             if (said := await self._admitted(reader, writer)) is not None:
                 await self._received(said, reader, writer)
+        except NotAdmitted as refused:
+            log.warning("a worker was not admitted", why=str(refused))
         except Exception:  # the one around one connection: its fault must not end the others
             log.exception("serving a worker failed")
         finally:
@@ -132,8 +176,10 @@ class Door:
     async def _admitted(self, reader: StreamReader, writer: StreamWriter) -> Greeting | None:
         """What the worker says of itself, under the name that it has here; None for one that was refused."""
         try:
-            name = await self._admission.admit(writer.get_extra_info("socket"))
-            return await _greeting(reader, name)
+            sock = writer.get_extra_info("socket")
+            said = await _greeting(reader, await self._admission.admit(sock))
+            self._admission.check(sock, said.name)
+            return said
         except NotAdmitted as refused:
             log.warning("a worker was not admitted", why=str(refused))
             await _last_word(reader, writer, dialing.refusal(str(refused)))
@@ -162,6 +208,9 @@ class Door:
                 if other:
                     update, _ = await self._offer.update()
                     writer.write(frames.encode(update))
+                self._admission.check(
+                    writer.get_extra_info("socket"), said.name
+                )  # making a wheel took its time
                 await self._workers.serve(said.name, reader, writer)
             case _:
                 why = f"this daemon knows no connection for {said.purpose!r}"

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from daemon import admission
-from daemon.admission import Door, NotAdmitted, Offer, OwnWord, on_unix
+from daemon.admission import Door, NotAdmitted, Offer, OwnWord, Registered, on_unix
 from daemon.api.listening import ListenError
 from daemon.protocol import dialing, frames
 from daemon.release import Wheel, WheelError
@@ -166,6 +166,9 @@ async def test_the_name_is_what_the_admission_says(folder: Path) -> None:
                 raise NotAdmitted("it was removed")
             return "known"
 
+        def check(self, sock: socket.socket, name: str) -> None:
+            assert name == "known"
+
         full = False
 
     served, registry = Served(), Registry()
@@ -174,6 +177,75 @@ async def test_the_name_is_what_the_admission_says(folder: Path) -> None:
         registry.full = True
         assert dialing.reason_of(await said(path, end=True)) == "it was removed"
     assert served.names == ["known"]
+
+
+async def test_a_name_that_the_mesh_has_given_is_nobody_elses(folder: Path) -> None:
+    served = Served()
+    async with opened(folder / "w.sock", served, OwnWord(lambda name: name == "gpu-1")) as path:
+        assert "joined the mesh: give the worker another" in dialing.reason_of(await said(path, HI, end=True))
+        assert await said(path, greets("gpu-2") + b"x\n") == b"x\n"
+    assert served.names == ["gpu-2"]
+
+
+@asynccontextmanager
+async def in_the_mesh(served: Served, names: dict[str, str], folder: Path) -> AsyncIterator[int]:
+    """A door whose workers are known by their addresses; its port."""
+    async with asyncio.TaskGroup() as group:
+        door = Door(Registered(names.get), served, Offer("2", folder / "release", made), group)
+        sock = socket.create_server(("127.0.0.1", 0))
+        async with door.open(sock):
+            yield sock.getsockname()[1]
+
+
+async def dialed(port: int, host: str, data: bytes) -> bytes:
+    """All that is answered to this from an address."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+    try:
+        writer.write(data)
+        writer.write_eof()
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_in_the_mesh_the_address_says_who_it_is_whatever_the_worker_says(folder: Path) -> None:
+    served = Served()
+    async with in_the_mesh(served, {"127.0.0.2": "gpu-2"}, folder) as port:
+        assert await dialed(port, "127.0.0.2", greets("gpu-9") + b"x\n") == b"x\n"
+        refused = await dialed(port, "127.0.0.3", greets("gpu-2"))
+        assert "no worker has the address 127.0.0.3" in dialing.reason_of(refused)
+    assert served.names == ["gpu-2"]
+
+
+async def test_one_that_is_removed_before_it_has_greeted_is_not_served(folder: Path) -> None:
+    served, names = Served(), {"127.0.0.2": "gpu-2"}
+    async with in_the_mesh(served, names, folder) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+        assert (
+            await dialed(port, "127.0.0.2", greets("a") + b"x\n") == b"x\n"
+        )  # so the first one is admitted too
+        names.clear()
+        writer.write(greets("a"))
+        assert "gpu-2 was removed" in dialing.reason_of(await reader.read())
+        writer.close()
+    assert served.names == ["gpu-2"]
+
+
+async def test_one_that_is_removed_while_a_wheel_is_made_for_it_is_not_served(folder: Path) -> None:
+    served, names = Served(), {"127.0.0.2": "gpu-2"}
+
+    def making(where: Path) -> Wheel:
+        names.clear()
+        return made(where)
+
+    async with asyncio.TaskGroup() as group:
+        door = Door(Registered(names.get), served, Offer("2", folder / "release", making), group)
+        sock = socket.create_server(("127.0.0.1", 0))
+        async with door.open(sock):
+            hi = greets("a", protocol=frames.PROTOCOL, release="1")
+            update, rest = update_in(await dialed(sock.getsockname()[1], "127.0.0.2", hi))
+    assert (update.release, rest) == ("2", b"")
+    assert served.names == []
 
 
 async def test_a_fault_in_one_connection_ends_that_one_alone(folder: Path) -> None:
