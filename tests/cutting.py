@@ -13,6 +13,7 @@ class Cutter:
 
     `cut` breaks those that are there; while `open` is false a new one is accepted and closed at once. While frozen
     nothing is carried and nothing is closed, as on a network that loses every packet. `dialed` counts connections.
+    `most`: bytes that each connection carries back to who dialed before it stands still; 0 is no limit.
     """
 
     def __init__(self, path: Path, to: Path) -> None:
@@ -20,6 +21,7 @@ class Cutter:
         self.to = to
         self.open = True
         self.dialed = 0
+        self.most = 0
         self._flows = asyncio.Event()
         self._flows.set()
         self._pipes: set[asyncio.Task[None]] = set()
@@ -79,8 +81,8 @@ class Cutter:
         try:
             async with asyncio.TaskGroup() as group:
                 ways = [
-                    group.create_task(self._pipe(reader, back), name="onward"),
-                    group.create_task(self._pipe(onward, writer), name="back"),
+                    group.create_task(self._pipe(reader, back, False), name="onward"),
+                    group.create_task(self._pipe(onward, writer, True), name="back"),
                 ]
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
                 for way in ways:
@@ -88,11 +90,15 @@ class Cutter:
         finally:
             back.transport.abort()
 
-    async def _pipe(self, reader: StreamReader, writer: StreamWriter) -> None:
+    async def _pipe(self, reader: StreamReader, writer: StreamWriter, back: bool) -> None:
         with suppress(OSError):
+            carried = 0
             while data := await reader.read(1 << 16):
                 await self._flows.wait()
+                if back and 0 < self.most <= carried:
+                    await asyncio.Event().wait()  # until it is cut
                 writer.write(data)
                 await writer.drain()
+                carried += len(data)
             await self._flows.wait()
             writer.write_eof()

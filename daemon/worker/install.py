@@ -87,8 +87,10 @@ def install(job: Job) -> Path:
                 return made / "bin/python"
         new = releases / f".new-{os.getpid()}"
         for old in releases.iterdir():
-            if old.name.startswith(".new-") or (old.is_dir() and old.name not in job.keep):
+            if old.is_dir() and old.name not in job.keep:
                 shutil.rmtree(old, ignore_errors=True)
+            elif old.suffix == ".whl" and old != Path(job.wheel):  # of a link that was killed
+                old.unlink(missing_ok=True)
         try:
             _build(new, Path(job.wheel), releases / LOG)
             check(new / "bin/python", job.release)

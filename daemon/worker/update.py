@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -31,6 +32,7 @@ CHANGES: Final = (
 )
 FETCH_AGAIN: Final = link.LONGEST_WAIT  # seconds until a wheel is fetched again after the connection was lost
 INSTALL_WAIT: Final = 1800.0  # seconds in which an installation ends by its own limits, and does not hang
+NAME: Final = re.compile(r"[0-9][A-Za-z0-9.+_-]{0,99}")  # a release; it names a folder
 STANDING: Final = "this worker's operator allows no updates (update = false in [worker])"
 
 log = logging.getLogger(__name__)
@@ -248,7 +250,7 @@ class Updater:
             return update, await fetch.take(reader, update, self._scratch / install.FOLDER)
 
     async def _installed(self, wheel: Path, release: str) -> Path:
-        if not _is_name(release):
+        if not NAME.fullmatch(release):
             raise UpdateError(f"{release[:100]!r} cannot be a release's name")
         kept = await asyncio.to_thread(in_use, self._scratch)
         job = Job(wheel=str(wheel), release=release, scratch=str(self._scratch), keep=(release, *kept))
@@ -286,10 +288,6 @@ class Updater:
             log.warning("this worker is of release %s, the daemon is not: %s", self._release, why)
             self._doing = why
             await fetch.note(self._dial, self._greeting(dialing.NOTE, why))
-
-
-def _is_name(release: str) -> bool:
-    return 0 < len(release) <= 100 and release.isascii() and release[0].isalnum() and "/" not in release
 
 
 def in_use(scratch: Path) -> tuple[str, ...]:

@@ -79,6 +79,10 @@ class Daemon:
         }  # this tree's daemon
         self._environ = kept | own
 
+    def be(self, tree: Path, release: str = "") -> None:
+        """Be the daemon of a tree from the next start on, under this release, or under that tree's own."""
+        self._environ |= {"PYTHONPATH": str(tree), "OUTRIDER_RELEASE": release}
+
     @property
     def socket(self) -> Path:
         return self.data / "api.sock"
