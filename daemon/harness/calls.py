@@ -5,36 +5,16 @@ from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
 from typing import Any, Final, assert_never
 
-from daemon.harness import edit, patch, shown, tools
+from daemon.harness import edit, patch, reads, shown, tools
 from daemon.harness.environments import DROPPED, Environments
 from daemon.harness.tools import BadCall, Edit, Patch, Read, Run, Write
-from daemon.pool import Content, Cordoned, Output, Pool, Refused, WorkerGone
-from daemon.protocol import frames, records
+from daemon.pool import Cordoned, Output, Pool, Refused, WorkerGone
+from daemon.protocol import records
 from daemon.protocol.records import Config, Record, WorkerRef, draft
 
 MAX_FILE: Final = 32 << 20  # bytes of a file that `edit` takes whole
-MAX_IMAGE: Final = 20 << 20  # bytes of an image that `read` brings back
-MAX_LINES_READ: Final = 1 << 20  # bytes of lines that `read` takes, to show those of them that fit a result
 SAMPLE: Final = 64 << 10  # bytes of a file that tell its line ends
-SNIFF: Final = 16  # bytes that tell an image's type
 UNKNOWN: Final = "interrupted, effect unknown"
-
-IMAGES: Final = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-    (b"BM", "image/bmp"),
-    (b"II*\x00", "image/tiff"),
-    (b"MM\x00*", "image/tiff"),
-)
-
-
-def image_type(head: bytes) -> str:
-    """The image type that a file's first bytes show, empty when they show none."""
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "image/webp"
-    return next((type for magic, type in IMAGES if head.startswith(magic)), "")
 
 
 class Calls:
@@ -72,7 +52,7 @@ class Calls:
                 case Run():
                     return await self._run(session, call.id, wanted, ref, age, on_output)
                 case Read():
-                    return await self._read(call.id, wanted, ref, config.input)
+                    return await reads.carry_out(self._pool, call.id, wanted, ref, config.input)
                 case Write():
                     return await self._write(session, call.id, wanted, ref, age)
                 case Edit():
@@ -117,63 +97,6 @@ class Calls:
                 on_output=on_output,
             )
         return _ran(call, ref.name, output, run.timeout)
-
-    async def _read(self, call: str, read: Read, ref: WorkerRef, takes: tuple[str, ...]) -> Record:
-        head = await self._pool.read(ref.name, read.path, cwd=ref.cwd, limit=SNIFF)
-        if type := image_type(head.data):
-            return await self._image(call, read, ref, type, head.size, takes)
-        content = await self._lines(read, ref)
-        if b"\0" in content.data:
-            kind = "text in UTF-16" if head.data.startswith(shown.UTF16) else "binary"
-            raise BadCall(
-                f"{read.path} is {kind}, {content.size} bytes; `read` shows text in UTF-8. Use `run` to look into it."
-            )
-        if content.lines == 0 and read.offset > 1:
-            text = f"[the file has fewer than {read.offset} lines]"
-        elif content.size == 0:
-            text = "[the file is empty]"
-        else:
-            text = shown.lines(content.data, read.offset, content.end)
-        return draft("result", text, for_=call, worker=ref.name)
-
-    async def _lines(self, read: Read, ref: WorkerRef) -> Content:
-        """The lines that are asked for; fewer where they are so long that a read of them all would be too big."""
-        limit = min(read.limit or frames.MAX_LINES, frames.MAX_LINES)
-        while True:
-            try:
-                return await self._pool.read(
-                    ref.name,
-                    read.path,
-                    cwd=ref.cwd,
-                    offset=read.offset,
-                    limit=limit,
-                    unit="lines",
-                    max_bytes=MAX_LINES_READ,
-                    begun=True,
-                )
-            except Refused as error:
-                if error.code != "limit":
-                    raise
-                if limit == 1:
-                    break
-                limit = max(1, limit // 8)
-        if read.offset > 1:
-            raise BadCall(
-                f"Line {read.offset} of {read.path} is over {MAX_LINES_READ} bytes long; use `run`, with `cut -c` for "
-                "example, to see a part of it."
-            )
-        return await self._pool.read(ref.name, read.path, cwd=ref.cwd, limit=frames.MAX_TAIL + 1, begun=True)
-
-    async def _image(
-        self, call: str, read: Read, ref: WorkerRef, type: str, size: int, takes: tuple[str, ...]
-    ) -> Record:
-        if type not in takes:
-            raise BadCall(
-                f"{read.path} is an image ({type}, {size} bytes) and this session takes "
-                f"{', '.join(t for t in takes if t.startswith('image/')) or 'no images'}."
-            )
-        content = await self._pool.read(ref.name, read.path, cwd=ref.cwd, max_bytes=MAX_IMAGE, begun=True)
-        return draft("result", content.data, type, for_=call, worker=ref.name)
 
     async def _write(
         self, session: str, call: str, write: Write, ref: WorkerRef, age: float | None

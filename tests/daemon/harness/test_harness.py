@@ -25,6 +25,7 @@ from tests.daemon.harness.doubles import (
     says,
     text,
 )
+from tests.daemon.provider.contexts import picture
 
 
 @pytest.fixture
@@ -457,7 +458,7 @@ async def test_the_agents_files_up_to_the_repository_are_read_before_the_first_s
 
 async def test_read_shows_text_images_and_refuses_other_bytes(store: Store) -> None:
     pool = FakePool("w")
-    pool.files = {"t": b"one\n", "i.jpg": b"\x89PNG\r\n\x1a\n...", "b": b"\0\1\2", "x.bmp": b"BM...."}
+    pool.files = {"t": b"one\n", "i.jpg": picture(), "b": b"\0\1\2", "x.bmp": b"BM6" + bytes(9)}
     calls = [call(str(i), "read", worker="w", path=path) for i, path in enumerate([*pool.files, "none"])]
     provider = FakeProvider(says(*calls, end="calls"), says(text("ok")))
     async with bench(store, provider, pool) as b:
@@ -466,7 +467,7 @@ async def test_read_shows_text_images_and_refuses_other_bytes(store: Store) -> N
         results = {r.header.for_: r for r in await (await b.harness.log(id)).read() if r.kind == "result"}
         assert results["0"].text() == "one\n"
         assert results["1"].header.type == "image/png"
-        assert "binary, 3 bytes" in results["2"].text()
+        assert "binary (application/octet-stream), 3 bytes" in results["2"].text()
         assert "image/bmp" in results["3"].text()
         assert "no file none" in results["4"].text()
         last = provider.queries[1].context.last

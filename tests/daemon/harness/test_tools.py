@@ -2,8 +2,7 @@
 
 import pytest
 
-from daemon.harness import tools
-from daemon.harness.calls import image_type
+from daemon.harness import sniffing, tools
 from daemon.protocol.records import CallBody
 
 
@@ -76,9 +75,9 @@ def test_each_tool_has_a_closed_schema_with_words_on_each_field() -> None:
         (b"\x89PNG\r\n\x1a\n....", "image/png"),
         (b"\xff\xd8\xff\xe0", "image/jpeg"),
         (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
-        (b"BM6\0", "image/bmp"),
+        (b"BM6" + bytes(9), "image/bmp"),
         (b"#!/bin/sh", ""),
     ],
 )
 def test_an_image_is_known_by_its_bytes(head: bytes, type: str) -> None:
-    assert image_type(head) == type
+    assert sniffing.image(head) == type
