@@ -3,7 +3,7 @@
 import asyncio
 import math
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -107,7 +107,7 @@ class Roster:
     """The workers of one daemon. `grace`: seconds that a call waits for a worker that lost its connection.
 
     `on_change` is called when `list` would answer otherwise. `clock` is the running loop unless given; `wall` the
-    time of day.
+    time of day. `joined`: by name, what is known of the machines that joined the mesh.
     """
 
     def __init__(
@@ -119,7 +119,9 @@ class Roster:
         clock: Clock | None = None,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
         cordons: Cordons | None = None,
+        joined: Callable[[], Mapping[str, api.WorkerInfo]] = dict,
     ) -> None:
+        self._joined = joined
         self._cordons = cordons or Cordons()
         self._release = release
         self._grace = grace
@@ -174,8 +176,12 @@ class Roster:
         self._on_change()
 
     def knows(self, name: str) -> bool:
-        """Whether a worker of this name has dialed, or is cordoned."""
-        return name in self._cordons or (name in self._workers and self._workers[name].dialed)
+        """Whether a worker of this name has dialed, joined the mesh, or is cordoned."""
+        return self._has_dialed(name) or name in self._cordons or name in self._joined()
+
+    def awaited(self) -> set[str]:
+        """The names of workers that calls wait for."""
+        return {worker.name for worker in self._workers.values() if worker.calls}
 
     def cordoned(self, name: str) -> bool:
         """Whether a worker takes nothing new."""
@@ -197,10 +203,18 @@ class Roster:
         return known.hello if known is not None and known.here is not None else None
 
     def list(self) -> list[api.WorkerInfo]:
-        """Every worker that dialed since the daemon started, or is cordoned, by name."""
-        for name in self._cordons:
+        """Every worker that dialed since the daemon started, joined the mesh or is cordoned, by name."""
+        joined = self._joined()
+        for name in (*self._cordons, *joined):
             self._worker(name)
-        return [self._info(worker) for name, worker in sorted(self._workers.items()) if self.knows(name)]
+        return [
+            self._info(worker, joined.get(name))
+            for name, worker in sorted(self._workers.items())
+            if self._has_dialed(name) or name in self._cordons or name in joined
+        ]
+
+    def _has_dialed(self, name: str) -> bool:
+        return name in self._workers and self._workers[name].dialed
 
     @property
     def _clock(self) -> Clock:
@@ -280,11 +294,11 @@ class Roster:
         """The time of day when a connection was last heard."""
         return self._wall() - timedelta(seconds=self._clock.time() - connection.heard)
 
-    def _info(self, worker: Worker) -> api.WorkerInfo:
+    def _info(self, worker: Worker, joined: api.WorkerInfo | None) -> api.WorkerInfo:
         here, hello = worker.here, worker.hello
         seen = self._seen(here) if here is not None else worker.seen
-        info = api.WorkerInfo(
-            name=worker.name,
+        info = replace(
+            joined or api.WorkerInfo(worker.name, "gone"),
             state="connected" if here is not None else "refused" if worker.refused else "gone",
             reason=worker.reason or worker.note,
             seen="" if seen is None else seen.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

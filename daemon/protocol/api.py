@@ -18,6 +18,8 @@ MAX_PARTS: Final = 100  # records of one post
 MAX_NAME: Final = 200  # characters of `via` and of an idempotency key
 MAX_LIST: Final = 1000  # sessions in one answer
 FIRST: Final = 50  # sessions that GET /events begins with unless told: a screen of them
+MAX_USES: Final = 1_000_000  # machines that one join token may let in
+MAX_LIFETIME: Final = 10 * 365 * 86400.0  # seconds of a join token; what is to hold longer is a mistake
 KEY_PREFIX: Final = "ork_"  # of an API key, so that a leaked one is known for what it is
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"  # of a key or a provider
 IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
@@ -36,6 +38,10 @@ ALL_EVENTS: Final = "/events"
 WORKERS: Final = "/workers"
 CORDON: Final = "/workers/{name}/cordon"
 UNCORDON: Final = "/workers/{name}/uncordon"
+WORKER: Final = "/workers/{name}"
+MESH: Final = "/mesh"
+TOKENS: Final = "/tokens"
+TOKEN: Final = "/tokens/{id}"
 PROVIDERS: Final = "/providers"
 PROVIDER: Final = "/providers/{name}"
 KEYS: Final = "/keys"
@@ -134,8 +140,30 @@ class Info(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
     damage: str = ""
 
 
+class Membership(Struct, frozen=True, omit_defaults=True):
+    """A worker's place in the mesh. `address`: inside of it; `endpoint`: where its packets come from, by which `path`.
+
+    `handshake`: the last one, empty for none since the mesh is up; `rx` and `tx`: bytes from and to it since then.
+    `quiet`: since when it has not been heard of, empty while it is. `token`: the id of the one that it joined with.
+    """
+
+    address: str
+    joined: str
+    token: int
+    ephemeral: bool = False
+    path: Literal["", "direct", "relay"] = ""
+    endpoint: str = ""
+    handshake: str = ""
+    rx: int = 0
+    tx: int = 0
+    quiet: str = ""
+
+
 class WorkerInfo(Struct, frozen=True, omit_defaults=True):
-    """A worker as GET /workers shows it. `cordoned`: it takes nothing new, by its operator's word."""
+    """A worker as GET /workers shows it. `cordoned`: it takes nothing new, by its operator's word.
+
+    `mesh`: of one that joined; what it said of its machine then stands here until it dials.
+    """
 
     name: str
     state: Literal["connected", "refused", "gone"]
@@ -152,6 +180,83 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     seen: str = ""
     running: int = 0
     cordoned: bool = False
+    mesh: Membership | None = None
+
+
+class NewToken(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /tokens. `uses`: machines that it lets join; `expires`: seconds from now.
+
+    `ephemeral`: whether they leave by themselves when they are not heard of any more.
+    """
+
+    name: Annotated[str, Meta(max_length=MAX_NAME)] = ""
+    uses: Annotated[int, Meta(ge=1, le=MAX_USES)] = 1
+    expires: Annotated[float, Meta(gt=0, le=MAX_LIFETIME)] = 24 * 3600.0
+    ephemeral: bool = False
+
+
+class TokenInfo(Struct, frozen=True):
+    """A join token as it is listed, without the token itself. `uses`: machines that it still lets join.
+
+    `state`: whether it lets any; `joined`: workers that came by it and are there.
+    """
+
+    id: int
+    name: str
+    state: Literal["good", "used", "expired", "revoked"]
+    uses: int
+    created: str
+    expires: str
+    ephemeral: bool
+    joined: tuple[str, ...] = ()
+
+
+class TokenMade(Struct, frozen=True):
+    """Answer to POST /tokens. `token` is shown here alone, and `line`, by which a shell makes its machine a worker."""
+
+    id: int
+    name: str
+    uses: int
+    created: str
+    expires: str
+    ephemeral: bool
+    token: str
+    line: str
+
+
+class RelayCounts(Struct, frozen=True):
+    """What went through the relay since it is open. `up`: to the harness."""
+
+    connections: int
+    opened: int
+    refused: int
+    hostile: int
+    up_packets: int
+    up_bytes: int
+    down_packets: int
+    down_bytes: int
+    dropped: int
+
+
+class MeshInfo(Struct, frozen=True, omit_defaults=True):
+    """Answer to GET /mesh. `name`: this harness's. `state`: idle until the first token; failing: `why`, and it is tried
+    again; off by configuration.
+
+    `how`: which WireGuard, in a sentence. `port` is WireGuard's, UDP; `control` the one inside of the mesh, TCP; both 0
+    while it is not up. `join`: where machines join; `endpoints`: where they are told that WireGuard is.
+    """
+
+    state: Literal["off", "idle", "starting", "failing", "up"]
+    name: str
+    why: str = ""
+    how: str = ""
+    address: str = ""
+    port: int = 0
+    control: int = 0
+    join: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()
+    workers: int = 0
+    relay: RelayCounts | None = None
 
 
 class ModelInfo(Struct, frozen=True, omit_defaults=True):
