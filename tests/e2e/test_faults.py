@@ -4,7 +4,6 @@ After each fault the session is given to the mock, which refuses a request that 
 """
 
 import asyncio
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,32 +13,12 @@ import pytest
 
 from daemon.protocol import records
 from daemon.protocol.records import Record
-from tests.e2e.driving import VIA, Driver, Stage, becomes, driver, judge, pause, processes, stage, token
+from tests.e2e.driving import VIA, Stage, becomes, driver, judge, pause, processes, stage, token
+from tests.e2e.rehearsing import lives, results, runs, script
 
 LINE: Final = "x" * 20_000
 EMOJI: Final = "🚀"
 WORD: Final = token()
-
-
-def toml(value: Any) -> str:
-    """A value of a rehearsal's script."""
-    match value:
-        case dict():
-            return "{ " + ", ".join(f"{name} = {toml(item)}" for name, item in value.items()) + " }"
-        case list():
-            return "[" + ", ".join(map(toml, value)) + "]"
-        case _:
-            return json.dumps(value, ensure_ascii=False)
-
-
-def script(*steps: dict[str, Any]) -> str:
-    return f"steps = {toml(list(steps))}\n"
-
-
-def runs(*codes: str, **step: Any) -> dict[str, Any]:
-    """A step that calls `run` once for each code, in one answer."""
-    calls = [{"tool": "run", "arguments": {"worker": "local", "code": code}} for code in codes]
-    return {"text": "I run.", "calls": calls} | step
 
 
 def raw(*arguments: str) -> dict[str, Any]:
@@ -170,23 +149,6 @@ async def calm(request: pytest.FixtureRequest) -> None:
         made: Stage = request.getfixturevalue("here")
         (made.folder / "ran").unlink(missing_ok=True)
         await made.mock.config(calls=0, parallel=1, trouble="", tries=-1)
-
-
-async def lives(on: Driver, session: str) -> list[Record]:
-    """The session is given to the mock and answers a message as ever; its records."""
-    await on.switch(session, "mock/script")
-    await on.post(session, "And now?")
-    found = await on.closes(session)
-    judge(found)
-    assert found[-2].text() == "All done."
-    assert await on.stage.mock.get("bad") == []
-    return found
-
-
-def results(found: list[Record]) -> list[Record]:
-    """The results in the order of their calls."""
-    by = {record.header.for_: record for record in found if record.kind == "result"}
-    return [by[record.id] for record in found if record.kind == "call" and record.id in by]
 
 
 # Answers
