@@ -79,8 +79,21 @@ class Environment(Protocol):
     async def start(self) -> tuple[str, ...]:
         """Bring the interpreter up; notes for the model. Raises Refusal when it does not come up."""
 
+    def is_free(self) -> bool:
+        """Whether a run can begin without anything to be waited for; then it is to be begun at once."""
+
+    def begin(self, code: Path, sink: output.Sink, on_output: Callable[[], None]) -> None:
+        """Begin a run in an environment that is free; `run` waits for its end."""
+
     async def run(
-        self, code: Path, sink: output.Sink, *, limit: float, stop: Stop, on_output: Callable[[], None]
+        self,
+        code: Path,
+        sink: output.Sink,
+        *,
+        limit: float,
+        stop: Stop,
+        on_output: Callable[[], None],
+        begun: bool = False,
     ) -> Ending:
         """Run a file of code to its end, the time `limit` (seconds) or the stop; one run at a time.
 
@@ -232,9 +245,15 @@ class Reaper:
 
     async def mark(self) -> None:
         """From here on, what is found is new. Asks nothing when the interpreter was alone, and has not run since."""
-        if not self._alone and not self.is_alone():
+        if not self.mark_now():
             await self.call("mark")
         self._alone = False
+
+    def mark_now(self) -> bool:
+        """The same, where nothing has to be asked; else nothing is done."""
+        if alone := self._alone or self.is_alone():
+            self._alone = False
+        return alone
 
     async def new(self) -> tuple[Process, ...]:
         """Living processes since the mark, without the interpreter."""
@@ -288,7 +307,7 @@ class Pump:
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, output.PIPE_SIZE)
         self._pipe = pipe
         self._spawn = spawn
-        self._sink = output.Sink(None)
+        self._sink = output.Sink()
         self._on_output: Callable[[], None] | None = None
         self._turn = asyncio.Lock()
         self._copying = False
@@ -350,19 +369,30 @@ class Pump:
 
     async def flush(self) -> None:
         """Copy what is in the pipe now: all that was written before this call."""
-        if self._turn.locked() or self._waiting() > LITTLE:
+        if self._turn.locked():
             async with self._turn:
-                waiting = self._waiting()
+                pass  # what a thread copies comes first
+        if (waiting := self._waiting()) > LITTLE:
             await self._by_thread(waiting)
-        elif waiting := self._waiting():
+        elif waiting:
             self._took(*output.copy(self._pipe, self._sink, waiting))
 
     async def switch(self, sink: output.Sink, on_output: Callable[[], None] | None = None) -> None:
         """What was written up to now goes to the old sink, which is closed; what comes goes to `sink`."""
         await self.flush()
-        async with self._turn:
-            self._sink.close()
-            self._sink, self._on_output = sink, on_output
+        while self._turn.locked():
+            async with self._turn:
+                pass
+        self.switch_now(sink, on_output)
+
+    def switch_now(self, sink: output.Sink, on_output: Callable[[], None] | None = None) -> None:
+        """The same where it is idle."""
+        self._sink.close()
+        self._sink, self._on_output = sink, on_output
+
+    def is_idle(self) -> bool:
+        """Whether nothing is being copied, nor could be."""
+        return not self._turn.locked() and not self._waiting()
 
     async def close(self) -> None:
         async with self._turn:

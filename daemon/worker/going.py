@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import deque
+from pathlib import Path
 from typing import Protocol
 
 from daemon.protocol import frames
-from daemon.worker import output
+from daemon.worker import journal, output
 from daemon.worker.environment import Environment, Stop
 
 
@@ -26,6 +27,11 @@ class Slot:
         self.retired: list[Environment] = []  # interpreters that ended and may have left processes
         self.reset = ""
         self._line: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody is in the line."""
+        return not self._line
 
     def join(self) -> asyncio.Future[None]:
         """A place at the end of the line, done when it is the first."""
@@ -54,7 +60,10 @@ class Run:
         self.interpreter = interpreter
         self.stop = Stop()
         self.waiting: list[tuple[Peer, int]] = []
+        self.meta: journal.Meta | None = None  # of one that is written down
+        self.file: Path
         self.sink: output.Sink | None = None
+        self.began = 0.0
         self._sent = 0
         self._sent_at = 0.0
         self._timer: asyncio.TimerHandle | None = None

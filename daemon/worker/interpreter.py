@@ -68,8 +68,9 @@ class Interpreter(abc.ABC):
         self._pump: Pump | None = None
         self._killed = Stop()
         self._settled = asyncio.Event()
-        self._later: Path | None = None
+        self._later = ""  # the file of what is printed between two runs; empty for none
         self._refused = ""  # why the run's code was not begun
+        self._wake: asyncio.Future[None] | None = None  # of who waits for a run's end
         self._inner = -1  # a descriptor of the interpreter's own process
 
     @property
@@ -115,7 +116,7 @@ class Interpreter(abc.ABC):
         for fd in (self._control, self._status):
             os.set_blocking(fd, False)
         self._pump = Pump(output_read, self._spawn)
-        self._said = output.Sink(None)
+        self._said = output.Sink()
         await self._pump.switch(self._said)
         self._reaper = Reaper(self._spawn)
         self._ready: asyncio.Future[list[bytes]] = loop.create_future()
@@ -187,7 +188,7 @@ class Interpreter(abc.ABC):
             self._refused = f"{self.NAME} does not accept this code, nothing was run: {said.strip()}"
             if not self._begun.done():
                 self._begun.set_result(None)
-            self._done.set_result(0)
+            self._is_over(0)
 
     async def _take_down(self) -> None:
         """End what came up, or did not; another may be brought up then."""
@@ -221,7 +222,7 @@ class Interpreter(abc.ABC):
                 case [b"s"] if not self._begun.done():
                     self._begun.set_result(None)
                 case [number, status] if number == b"%d" % self._n and not self._done.done():
-                    self._done.set_result(int(status))
+                    self._is_over(int(status))
                 case words:
                     self._heard(words)
 
@@ -232,29 +233,73 @@ class Interpreter(abc.ABC):
         self._unwatch()
         self._read_status()
         self.died = self.died or how_it_ended(self.NAME, self._reaper.exited.result(), self.ENDED_BY)
-        for future in (self._begun, self._done):
-            if not future.done():
-                future.set_result(None)
+        if not self._begun.done():
+            self._begun.set_result(None)
+        self._is_over(None)
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._status)
         os.close(self._status)
         os.close(self._control)
         self._status = self._control = -1
 
-    async def run(
-        self, code: Path, sink: output.Sink, *, limit: float, stop: Stop, on_output: Callable[[], None]
-    ) -> Ending:
+    def _is_over(self, status: int | None) -> None:
+        """The run has ended: whoever waits goes on at once, without another turn of the loop."""
+        if not self._done.done():
+            self._done.set_result(status)
+        if self._wake and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def _until_over(self, limit: float, stop: Stop) -> None:
+        if self._done.done() or stop.wanted.done():
+            return
         loop = asyncio.get_running_loop()
+        wake = self._wake = loop.create_future()
+
+        def give_up(_: object = None) -> None:
+            if not wake.done():
+                wake.set_result(None)
+
+        timer = loop.call_later(limit, give_up)
+        stop.wanted.add_done_callback(give_up)
+        try:
+            await wake
+        finally:
+            timer.cancel()
+            stop.wanted.remove_done_callback(give_up)
+
+    def begin(self, code: Path, sink: output.Sink, on_output: Callable[[], None]) -> None:
         assert self._pump is not None
-        with contextlib.suppress(ReaperGone):  # then the interpreter is gone as well, and says so below
-            await self._reaper.mark()
-        await self._pump.switch(sink, on_output)
+        self._pump.switch_now(sink, on_output)
+        self._give(code)
+
+    def is_free(self) -> bool:
+        return bool(not self.died and self._pump and self._pump.is_idle() and self._reaper.mark_now())
+
+    def _give(self, code: Path) -> None:
         self._n += 1
         self._refused = ""
         if not self.died:
+            loop = asyncio.get_running_loop()
             self._begun, self._done = loop.create_future(), loop.create_future()
         self._say(self._order(self._n, code))
-        await first_of(self._done, stop.wanted, within=limit)
+
+    async def run(
+        self,
+        code: Path,
+        sink: output.Sink,
+        *,
+        limit: float,
+        stop: Stop,
+        on_output: Callable[[], None],
+        begun: bool = False,
+    ) -> Ending:
+        assert self._pump is not None
+        if not begun:
+            with contextlib.suppress(ReaperGone):  # then the interpreter is gone as well, and says so below
+                await self._reaper.mark()
+            await self._pump.switch(sink, on_output)
+            self._give(code)
+        await self._until_over(limit, stop)
         notes: list[str] = []
         if self._done.done():
             stopped = False
@@ -265,8 +310,7 @@ class Interpreter(abc.ABC):
                 notes.append(f"ended with it: {listed(gone)}")
         living = await drained(self._pump, self._reaper)
         if not self._refused:
-            assert sink.path is not None
-            self._later = sink.path.with_name(journal.LATER)
+            self._later = f"{os.path.dirname(sink.path)}/{journal.LATER}"
         await self._pump.switch(output.Sink(self._later, output.MAX_LATER))
         if self._refused:
             raise Refusal("syntax", self._refused)

@@ -81,6 +81,11 @@ class Journal:
         self.born = birth.time
         self.id = f"{birth.time!r}-{birth.boot}"  # no other journal has it
 
+    def close(self) -> None:
+        """Hold no file open; a later `begin` would begin another file of the log."""
+        with self._lock:
+            self._log.roll()
+
     @property
     def age(self) -> float:
         """Seconds since the journal was begun."""
@@ -89,6 +94,10 @@ class Journal:
     def path(self, key: Key) -> Path:
         """Where a run's output is, if it has any."""
         return self.folder / folder_name(key[0]) / folder_name(key[1])
+
+    def output(self, key: Key) -> str:
+        """The file of a run's output."""
+        return f"{self.folder}/{folder_name(key[0])}/{folder_name(key[1])}/{OUTPUT}"
 
     def load(self) -> None:
         """Take up what an earlier keeper left: what was going then has ended, and nobody can say how.
@@ -175,8 +184,10 @@ class Journal:
         Raises OSError: nothing is written down then.
         """
         key = (meta.session, meta.call)
-        data = framing.encode(_encode(msgspec.structs.replace(meta, len=len(code))), code)
-        path = self.folder / folder_name(meta.session) / f".code-{folder_name(meta.interpreter)}"
+        if meta.len != len(code):
+            meta = msgspec.structs.replace(meta, len=len(code))
+        data = framing.encode(_encode(meta), code)
+        path = code_path(self.folder, meta.session, meta.interpreter)
         with self._lock:
             if meta.kind == "run":
                 write_over(path, code)
@@ -359,6 +370,12 @@ def folder_name(id: str) -> str:
     return name
 
 
+@functools.lru_cache(1024)
+def code_path(folder: Path, session: str, interpreter: str) -> Path:
+    """Where an environment finds its code."""
+    return folder / folder_name(session) / f".code-{folder_name(interpreter)}"
+
+
 def read(path: Path, type: type[T]) -> T | None:
     """A JSON file's value, None where it is missing or does not read."""
     try:
@@ -378,11 +395,13 @@ def write_over(path: Path, data: bytes) -> None:
     except FileNotFoundError:
         os.mkdir(path.parent, 0o700)
         fd = os.open(path, flags, 0o600)
-    with open(fd, "wb", buffering=0) as file:
-        left = memoryview(data or b"\n")
-        while left:
-            left = left[file.write(left) :]
-        os.ftruncate(fd, file.tell())
+    try:
+        size = len(data := data or b"\n")
+        while data:
+            data = data[os.write(fd, data) :]
+        os.ftruncate(fd, size)
+    finally:
+        os.close(fd)
 
 
 def write_whole(path: Path, data: bytes | bytearray, *, durable: bool = False) -> None:

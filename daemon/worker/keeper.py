@@ -122,6 +122,7 @@ class Keeper:
         allowed = access.load(self.scratch)
         names = self._find(allowed.variables(self._environ))
         kept = journal.Journal(self.scratch / "runs")
+        held.callback(kept.close)
         kept.load()
         self._home = surroundings.home()
         path = self.scratch / SOCKET

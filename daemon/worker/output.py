@@ -43,7 +43,7 @@ class Sink:
     Without a path it is only counted. Used from one thread at a time; `ring` and `size` may be read from another.
     """
 
-    def __init__(self, path: Path | None, limit: int = MAX_FILE) -> None:
+    def __init__(self, path: str = "", limit: int = MAX_FILE) -> None:
         self.path = path
         self.size = 0
         self.kept = 0
@@ -65,12 +65,12 @@ class Sink:
         return self._ring
 
     def _open(self) -> None:
-        assert self.path is not None
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC  # splice takes no file that is open for appending
         try:
             self._fd = os.open(self.path, flags, 0o600)
         except FileNotFoundError:
-            for folder in (self.path.parent.parent, self.path.parent):
+            call = os.path.dirname(self.path)
+            for folder in (os.path.dirname(call), call):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(folder, 0o700)
             self._fd = os.open(self.path, flags, 0o600)
@@ -111,7 +111,7 @@ class Sink:
 
     def _room(self, size: int) -> int:
         """How many of the next bytes are kept, the file being open then; why not all, in `trouble`."""
-        if self.trouble or self.path is None or not size:
+        if self.trouble or not self.path or not size:
             return 0
         try:
             if self._fd < 0:
@@ -152,7 +152,7 @@ class Sink:
         Blocks where there is more than `ring`.
         """
         raw = self.ring
-        if len(raw) < self.size and self.path is not None and not self.trouble:
+        if len(raw) < self.size and self.path and not self.trouble:
             raw = file_end(self.path, self.kept)
         whole = len(raw) == self.size
         return shown(raw, whole=whole, lines=lines_of(raw) if whole else self.lines)
@@ -190,7 +190,7 @@ def copy(pipe: int, sink: Sink, budget: int) -> tuple[int, bool]:
     return copied, False
 
 
-def file_end(path: Path, size: int) -> bytes:
+def file_end(path: str | Path, size: int) -> bytes:
     """The last TAIL_READ of the first `size` bytes of a file; empty where it does not open."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -209,10 +209,10 @@ def file_end(path: Path, size: int) -> bytes:
         os.close(fd)
 
 
-def newlines(path: Path) -> int:
-    """How many a file has; as far as it reads."""
-    if path.stat().st_size > COUNT_SELF and (program := shutil.which("wc", path=os.defpath)):
-        with path.open("rb") as file:
+def newlines(path: str | Path) -> int:
+    """How many a file has. Raises OSError."""
+    if os.path.getsize(path) > COUNT_SELF and (program := shutil.which("wc", path=os.defpath)):
+        with open(path, "rb") as file:
             done = subprocess.run(
                 [program, "-l"],
                 stdin=file,
@@ -224,7 +224,7 @@ def newlines(path: Path) -> int:
         if done.returncode == 0 and done.stdout.strip().isdigit():
             return int(done.stdout)
     found = 0
-    with path.open("rb", buffering=0) as file:
+    with open(path, "rb", buffering=0) as file:
         while data := file.read(READ_SIZE):
             found += data.count(b"\n")
     return found
@@ -276,6 +276,8 @@ def shown(raw: bytes, *, whole: bool, lines: int) -> tuple[str, int]:
     `raw` is the end of the output, all of it where `whole`. Bytes that are not UTF-8 become U+FFFD. A line that
     is too long for the limits keeps its end, from a whole character on.
     """
+    if not raw:
+        return "", lines
     if not whole:
         raw = from_character(raw)
     text = clean(raw.decode("utf-8", "replace"))

@@ -326,7 +326,7 @@ def become(argv: list[str], env: dict[str, str], cwd: str, fds: dict[int, int]) 
         held = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, high) for number, fd in fds.items()}
         for number, fd in held.items():
             os.dup2(fd, number, inheritable=True)
-        for number in range(3, high):
+        for number in {*range(3, high), *fds.values()}:  # ours may be above them all
             if number not in fds:
                 with contextlib.suppress(OSError):
                     os.close(number)

@@ -1,6 +1,7 @@
 """Runs from request to result: checked, queued on their environment, journaled, run once, told to whoever waits."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -75,7 +76,29 @@ class Runs:
             run = self.going[key] = Run(frame, code, frame.interpreter or self.names[0])
             run.waiting.append((peer, frame.id))
             slot = self._slots.setdefault((frame.session, run.interpreter), Slot())
+            with contextlib.suppress(OSError):  # tried again, and told, where it is carried out
+                self._begin_now(run, slot)
             self._tasks[key] = self._spawn(self._carry_out(run, slot, slot.join()), f"run {key[0]} {key[1]}")
+
+    def _begin_now(self, run: Run, slot: Slot) -> None:
+        """Begin a run that waits for nothing, so that it goes on while its task is made."""
+        environment = slot.environment
+        if environment is None or not slot.is_idle:
+            return
+        if run.interpreter == interpreters.BASH and not syntax.is_simple(run.code):
+            return
+        if environment.is_free():
+            self._write_down(run, slot)
+            assert run.sink is not None
+            environment.begin(run.file, run.sink, run.printed)
+
+    def _write_down(self, run: Run, slot: Slot) -> None:
+        meta = self._meta(run, slot.reset)
+        run.file = self.journal.begin(meta, run.code)
+        run.meta = meta
+        run.sink = output.Sink(self.journal.output(run.key), self.allowed.output or output.MAX_FILE)
+        run.began = time.monotonic()
+        slot.reset = ""
 
     def _admit(self, frame: frames.Run) -> None:
         for name, id in (("session", frame.session), ("call", frame.call)):
@@ -160,6 +183,8 @@ class Runs:
             self.on_end()
 
     async def _result(self, run: Run, slot: Slot, place: asyncio.Future[None]) -> journal.Result:
+        if run.meta:
+            return await self._run(run, slot, ())
         if run.interpreter == interpreters.BASH and not syntax.is_simple(run.code):
             await asyncio.to_thread(syntax.check, run.code)
         if not place.done():
@@ -194,6 +219,7 @@ class Runs:
             interpreter=run.interpreter,
             timeout=run.frame.timeout,
             reset=reset,
+            len=len(run.code),
         )
 
     async def _environment(self, run: Run, slot: Slot) -> tuple[str, ...]:
@@ -244,21 +270,26 @@ class Runs:
     async def _run(self, run: Run, slot: Slot, notes: tuple[str, ...]) -> journal.Result:
         environment = slot.environment
         assert environment is not None
-        meta = self._meta(run, slot.reset)
-        code = self.journal.begin(meta, run.code)
-        slot.reset = ""
-        path = self.journal.path(run.key) / journal.OUTPUT
-        run.sink = sink = output.Sink(path, self.allowed.output or output.MAX_FILE)
-        began = time.monotonic()
+        begun = run.meta is not None
+        if not begun:
+            self._write_down(run, slot)
+        meta, sink = run.meta, run.sink
+        assert meta is not None
+        assert sink is not None
         try:
             ending = await environment.run(
-                code, sink, limit=run.frame.timeout, stop=run.stop, on_output=run.printed
+                run.file,
+                sink,
+                limit=run.frame.timeout,
+                stop=run.stop,
+                on_output=run.printed,
+                begun=begun,
             )
         except Refusal:
             await asyncio.to_thread(self.journal.forget, run.key)
             slot.reset = meta.reset
             raise
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - run.began
         if ending.died:
             known = (run.frame.session, run.interpreter, ending.died)
             await asyncio.to_thread(self.journal.set_environment, *known)
@@ -284,7 +315,7 @@ class Runs:
             exit=ending.exit,
             seconds=round(seconds, 6),
             truncated=truncated,
-            full_output=str(sink.path) if truncated else "",
+            full_output=sink.path if truncated else "",
             reset=meta.reset,
             unknown=self._closing if ending.stopped else "",
             stopped="" if self._closing else ending.stopped,

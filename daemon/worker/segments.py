@@ -19,7 +19,7 @@ H = TypeVar("H", bound=framing.HasLen)
 class Segment:
     """One file of the log. `dead`: bytes of it that nobody needs; `live`: how many of its entries are known."""
 
-    __slots__ = ("_fd", "dead", "live", "path", "size")
+    __slots__ = ("_fd", "_torn", "dead", "live", "path", "size")
 
     def __init__(self, path: Path, size: int = 0) -> None:
         self.path = path
@@ -27,6 +27,7 @@ class Segment:
         self.dead = 0
         self.live = 0
         self._fd = -1
+        self._torn = False  # a part of a unit could not be taken back
 
     def create(self) -> None:
         """Make the file, which must not be there, and hold it open."""
@@ -36,13 +37,16 @@ class Segment:
         """Add a unit; its place. Raises OSError: nothing of it is there then."""
         fd = self._fd if self._fd >= 0 else self._open()
         try:
-            if os.fstat(fd).st_size != self.size:  # what could not be taken back of a unit before
+            if self._torn:
                 os.ftruncate(fd, self.size)
+                self._torn = False
             if os.write(fd, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
+            self._torn = True
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, self.size)
+                self._torn = False
             raise
         finally:
             if fd != self._fd:

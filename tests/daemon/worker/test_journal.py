@@ -1,7 +1,8 @@
 """The journal: whole files, what a keeper that died left, and what may go."""
 
+import contextlib
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,15 +25,17 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def opened(tmp_path: Path, clock: Clock) -> Callable[[], Journal]:
-    """Opens the journal, as a keeper that starts does."""
+def opened(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], Journal]]:
+    """Opens the journal, as a keeper that starts does; all are closed in the end."""
+    with contextlib.ExitStack() as held:
 
-    def open() -> Journal:
-        one = Journal(tmp_path / "runs", clock=clock)
-        one.load()
-        return one
+        def open() -> Journal:
+            one = Journal(tmp_path / "runs", clock=clock)
+            held.callback(one.close)
+            one.load()
+            return one
 
-    return open
+        yield open
 
 
 def run(kept: Journal, clock: Clock, call: str, size: int = 0, session: str = "s") -> journal.Key:
