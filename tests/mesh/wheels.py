@@ -23,6 +23,8 @@ def make_wheel(
         for inside, text in every.items():
             digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
             record += f"{inside},sha256={digest},{len(text.encode())}\n"
-            archive.writestr(zipfile.ZipInfo(inside), text)  # a fixed date: the same wheel each time
+            entry = zipfile.ZipInfo(inside)  # with a fixed date: the same wheel each time
+            entry.external_attr = (0o100755 if ".data/scripts/" in inside else 0o100644) << 16
+            archive.writestr(entry, text)
         archive.writestr(zipfile.ZipInfo(f"{info}/RECORD"), f"{record}{info}/RECORD,,\n")
     return path
