@@ -1,0 +1,221 @@
+"""One helper process, from the node's side: start it, ask it, see it end."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from mesh import helper, picking, verbs
+from mesh.channel import Channel, Closed, close_all
+
+END_WAIT: Final = 5.0  # seconds from asking it to end to SIGKILL: WireGuard's process gets 4 of them
+EXAMINE_WAIT: Final = 20.0  # seconds for it to say what this machine has
+LOG_MAX: Final = 1 << 20  # bytes of a log above which the next start begins a new one
+HELPER_LOG: Final = "helper.log"  # in the mesh's folder
+ENGINE_LOG: Final = "wireguard.log"
+
+
+class HelperError(Exception):
+    """The helper could not do it; the message says why. `number`: the errno, 0 where there is none."""
+
+    def __init__(self, message: str, number: int = 0) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+class HelperOff(HelperError):
+    """There can be no mesh on this machine as it is; the message says why and what would change that."""
+
+
+class HelperGone(HelperError):
+    """The helper has ended; the message says why."""
+
+
+class Handle:
+    """Make with `start`, end with `close`. Requests may run at the same time; each gets its own answer."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", channel: Channel, log: Path) -> None:
+        self._process = process
+        self._channel = channel
+        self._log = log
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, _Waiting] = {}
+        self._reason = ""
+        self._off = False
+        self.ended = asyncio.Event()
+        self.pid = process.pid
+        self._exited = asyncio.Event()
+        self._pidfd = os.pidfd_open(process.pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._reaped)
+
+    @classmethod
+    async def start(
+        cls, start: verbs.Start, folder: Path, launcher: Sequence[str], keep: Sequence[int]
+    ) -> Self:
+        """Start a helper, by way of `launcher`; its logs are in `folder`, and it holds the descriptors `keep` too.
+
+        Raises HelperError.
+        """
+        log = folder / HELPER_LOG
+        output = await asyncio.to_thread(_open_log, log)
+        channel, theirs = Channel.pair()
+        command = [*launcher, *helper.BEGIN, "start", msgspec.json.encode(start).decode()]
+        try:
+            process = subprocess.Popen(  # noqa: ASYNC220 - it returns when the program runs
+                command,
+                stdin=theirs.fileno(),
+                stdout=output,
+                stderr=output,
+                pass_fds=keep,
+                start_new_session=True,  # a Ctrl-C for us is none for it: it ends when we do
+                cwd="/",
+                env=_environ(),
+            )
+        except OSError as error:
+            channel.close()
+            raise HelperError(
+                f"{command[0]} cannot be started: {error.strerror}", error.errno or 0
+            ) from error
+        finally:
+            theirs.close()
+            os.close(output)
+        return cls(process, channel, log)
+
+    async def run(self) -> None:
+        """Take answers until the helper ends; run it in a task."""
+        try:
+            while True:
+                body, fds = await self._channel.receive()
+                self._take(verbs.answer(body), fds)
+        except (Closed, msgspec.MsgspecError) as error:
+            self._reason = self._reason or f"{error} (log: {self._log})"
+        finally:
+            self.ended.set()
+            for waiting in self._waiting.values():
+                waiting.fail(self._gone())
+            self._waiting.clear()
+
+    @property
+    def reason(self) -> str:
+        """Why it ended."""
+        return f"the mesh's helper has ended: {self._reason}"
+
+    def _gone(self) -> HelperError:
+        return HelperOff(self._reason) if self._off else HelperGone(self.reason)
+
+    def _take(self, answer: verbs.Answer, fds: list[int]) -> None:
+        match answer:
+            case verbs.Ended(reason=reason):
+                self._reason = reason
+            case verbs.Failed(id=0, message=message):
+                self._reason, self._off = message, True
+            case _:
+                asked = self._waiting.get(answer.id)
+                if asked is None or not asked.take(answer, fds):
+                    close_all(fds)  # nobody waits for them any more
+
+    async def ask(
+        self, request: verbs.Request, fds: Sequence[int] = ()
+    ) -> "tuple[list[verbs.Answer], list[int]]":
+        """The answers to one request, and descriptors that are then the caller's. Raises HelperError."""
+        if self.ended.is_set():
+            raise self._gone()
+        waiting = self._waiting[request.id] = _Waiting()
+        try:
+            await self._channel.send(verbs.encode(request), fds)
+            return await waiting.answers
+        except Closed:
+            await self.ended.wait()  # what it said at last is read by then
+            raise self._gone() from None
+        except asyncio.CancelledError:
+            waiting.drop()
+            raise
+        finally:
+            self._waiting.pop(request.id, None)
+
+    def id(self) -> int:
+        return next(self._ids)
+
+    def _reaped(self) -> None:
+        self._process.poll()
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        self._exited.set()
+
+    async def close(self) -> None:
+        """Have it take everything down and end; done when it is gone."""
+        with contextlib.suppress(Closed):
+            await self._channel.send(verbs.encode(verbs.Down(id=self.id())))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._exited.wait(), END_WAIT)
+        if not self._exited.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL)
+            await self._exited.wait()
+        await self.ended.wait()  # `run` has read what it said at last, and the end
+        self._channel.close()
+        os.close(self._pidfd)
+
+
+class _Waiting:
+    """For one request's answers: pages, then one of another kind."""
+
+    def __init__(self) -> None:
+        self.answers: asyncio.Future[tuple[list[verbs.Answer], list[int]]]
+        self.answers = asyncio.get_running_loop().create_future()
+        self._got: list[verbs.Answer] = []
+
+    def take(self, answer: verbs.Answer, fds: list[int]) -> bool:
+        """False where nobody waits."""
+        if self.answers.done():
+            return False
+        match answer:
+            case verbs.Page():
+                self._got.append(answer)
+            case verbs.Failed(message=message, number=number):
+                self.fail(HelperError(message, number))
+            case _:
+                self.answers.set_result(([*self._got, answer], fds))
+        return True
+
+    def fail(self, error: HelperError) -> None:
+        if not self.answers.done():
+            self.answers.set_exception(error)
+
+    def drop(self) -> None:
+        """Close what came for a caller who was cancelled at that moment."""
+        if self.answers.done() and not self.answers.cancelled() and not self.answers.exception():
+            close_all(self.answers.result()[1])
+
+
+def _environ() -> dict[str, str]:
+    return {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+
+
+def _open_log(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > LOG_MAX:
+            path.replace(path.with_name(f"{path.name}.1"))
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+async def examine(backend: picking.Backend, port: int, launcher: Sequence[str] = ()) -> picking.Choice:
+    """How the mesh would be made on this machine, or why it cannot be; nothing is changed. Raises HelperError."""
+    command = [*launcher, *helper.BEGIN, "examine", backend, str(port)]
+
+    def run() -> bytes:
+        return subprocess.run(
+            command, env=_environ(), cwd="/", stdin=subprocess.DEVNULL, capture_output=True, check=True,
+            timeout=EXAMINE_WAIT,
+        ).stdout  # fmt: skip
+
+    try:
+        return msgspec.json.decode(await asyncio.to_thread(run), type=picking.Choice)
+    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
+        raise HelperError(f"the mesh's helper does not say what this machine has: {error}") from error
