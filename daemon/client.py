@@ -217,6 +217,28 @@ class Client:
         async with self._asker.request("POST", api.UNCORDON.format(name=quote(name, safe=""))):
             pass
 
+    async def remove_worker(self, name: str) -> None:
+        """Put a worker out of the mesh for good; it is out when this returns."""
+        async with self._asker.request("DELETE", api.WORKER.format(name=quote(name, safe=""))):
+            pass
+
+    async def mesh(self) -> api.MeshInfo:
+        """How the mesh stands."""
+        return await self._call(api.MeshInfo, "GET", api.MESH)
+
+    async def tokens(self) -> Sequence[api.TokenInfo]:
+        """The join tokens, without the tokens themselves."""
+        return await self._call(tuple[api.TokenInfo, ...], "GET", api.TOKENS)
+
+    async def make_token(self, new: api.NewToken) -> api.TokenMade:
+        """Make a join token; the answer is the only place where it is shown."""
+        return await self._call(api.TokenMade, "POST", api.TOKENS, {}, api.encode(new), JSON)
+
+    async def revoke_token(self, id: int) -> None:
+        """Revoke a join token; who has joined by it stays."""
+        async with self._asker.request("DELETE", api.TOKEN.format(id=id)):
+            pass
+
     async def providers(self) -> api.Providers:
         """The providers with their models, and the default model."""
         return await self._call(api.Providers, "GET", api.PROVIDERS)

@@ -15,8 +15,9 @@ from typing import Final, TextIO
 import structlog
 from msgspec import Struct
 
-from daemon import admission, config, cordons
+from daemon import admission, config, cordons, meshed
 from daemon import release as own_release
+from daemon.admission import Admission, Door, OwnWord
 from daemon.api import keys, listening, server
 from daemon.api.crowd import Complaints
 from daemon.api.keys import Keys
@@ -25,6 +26,7 @@ from daemon.config import Settings
 from daemon.cordons import Cordons
 from daemon.harness.counts import Counts
 from daemon.harness.harness import Harness
+from daemon.meshed import Meshed
 from daemon.ownfile import OwnFileError
 from daemon.pool import Pool
 from daemon.protocol.dialing import LOCAL
@@ -84,10 +86,11 @@ def make_folder(path: Path) -> None:
 def run(settings: Settings, environ: Mapping[str, str], announce: Callable[[Ready], None]) -> None:
     """Be the daemon until SIGTERM or SIGINT; `announce` is called once, when it is ready.
 
-    Raises StartError, and ConfigError for a provider that cannot be used."""
+    Raises StartError, and ConfigError for a provider or a mesh that cannot be used."""
     make_folder(settings.data)
     for warning in settings.warnings:
         log.warning("configuration", what=warning)
+    meshed.options(settings.mesh)  # what is wrong there is said before anything is begun
     store = Store(settings.data)
     try:
         with store.lock():
@@ -126,6 +129,7 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
         grace=settings.grace,
         on_change=lambda: harness.workers_changed(),
         cordons=parts.cordons,
+        joined=lambda: mesh.joined(),
     )
     async with AsyncExitStack() as owned:
         owned.push_async_callback(store.close)
@@ -146,10 +150,20 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
                     data=settings.data,
                 )
                 owned.push_async_callback(harness.close)
+                offer = admission.Offer(version, settings.data / admission.FOLDER)
+
+                def door(who: Admission) -> Door:
+                    return Door(who, pool, offer, root)
+
+                mesh = Meshed(
+                    settings.data, settings.mesh, pool, offer, door, lambda: harness.workers_changed(), root
+                )
                 async with AsyncExitStack() as listeners:
-                    served = await _listen(listeners, parts, harness, version)
-                    offer = admission.Offer(version, settings.data / admission.FOLDER)
-                    await _admit_workers(listeners, settings.data / config.WORKERS, pool, offer, root)
+                    served = await _listen(listeners, parts, harness, mesh, version)
+                    await _admit_workers(
+                        listeners, settings.data / config.WORKERS, door(OwnWord(mesh.mesh.named))
+                    )
+                    await listeners.enter_async_context(mesh.kept())
                     root.create_task(_keep_local(pool, settings, version), name="local worker")
                     await parts.providers.refresh(LISTING_WAIT)
                     await harness.resume()
@@ -165,13 +179,16 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
     log.info("ended")
 
 
-async def _listen(listeners: AsyncExitStack, parts: Parts, harness: Harness, version: str) -> Served:
+async def _listen(
+    listeners: AsyncExitStack, parts: Parts, harness: Harness, mesh: Meshed, version: str
+) -> Served:
     """The API on its socket and addresses. The default address is left out when another daemon has it."""
     settings = parts.settings
     tcp = [str(address) for address in settings.listen]
     serve = partial(
         server.serve,
         harness,
+        mesh=mesh,
         providers=parts.providers,
         keys=parts.keys,
         counts=parts.counts,
@@ -194,11 +211,8 @@ async def _listen(listeners: AsyncExitStack, parts: Parts, harness: Harness, ver
     return served
 
 
-async def _admit_workers(
-    listeners: AsyncExitStack, path: Path, pool: Pool, offer: admission.Offer, root: asyncio.TaskGroup
-) -> None:
+async def _admit_workers(listeners: AsyncExitStack, path: Path, door: Door) -> None:
     """Let workers of this machine dial. Where they cannot, the daemon goes on without them."""
-    door = admission.Door(admission.OwnWord(), pool, offer, root)
     try:
         await listeners.enter_async_context(admission.on_unix(path, door))
     except ListenError as error:

@@ -6,12 +6,13 @@ from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from mesh.parts import Fault, Interface
 from mesh.plan import Actual, Clash, Wanted
 
 if TYPE_CHECKING:
     from mesh.node import Node
-    from mesh.picking import Backend
 
 
 class _Kept:
@@ -45,11 +46,13 @@ class _Kept:
 
 
 @asynccontextmanager
-async def opening(wanted: Wanted, folder: Path, backend: "Backend") -> AsyncIterator[Interface]:
+async def opening(wanted: Wanted, folder: Path, backend: str) -> AsyncIterator[Interface]:
     """The interface, while the context is open; its logs and its lock are in `folder`. Raises Fault."""
-    from mesh.node import MeshError, MeshOff, Node  # a netlink library comes with it, which loads slowly
+    # A netlink library comes with these, which loads slowly.
+    from mesh.node import MeshError, MeshOff, Node
+    from mesh.picking import Backend
 
-    node = Node(wanted, folder=folder, backend=backend, listens=True)
+    node = Node(wanted, folder=folder, backend=msgspec.convert(backend, Backend), listens=True)
     try:
         await node.__aenter__()
     except MeshOff as error:

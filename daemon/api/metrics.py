@@ -1,8 +1,8 @@
 """The counts of a daemon as Prometheus text."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, get_args, get_type_hints
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,25 +14,39 @@ from daemon.protocol.records import Status
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 STATES: Final = ("connected", "refused", "gone")
+PATHS: Final = ("direct", "relay", "none")
 
 
 def text(
-    counts: Counts, version: str, sessions: Mapping[Status, int], workers: Iterable[api.WorkerInfo]
+    counts: Counts,
+    version: str,
+    sessions: Mapping[Status, int],
+    workers: Iterable[api.WorkerInfo],
+    mesh: api.MeshInfo,
 ) -> bytes:
     """All metrics of this moment. `sessions`: how many there are in each status."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Now(counts, version, sessions, workers))
+    registry.register(_Now(counts, version, sessions, list(workers), mesh))
     return generate_latest(registry)
 
 
 class _Now(Collector):
     def __init__(
-        self, counts: Counts, version: str, sessions: Mapping[Status, int], workers: Iterable[api.WorkerInfo]
+        self,
+        counts: Counts,
+        version: str,
+        sessions: Mapping[Status, int],
+        workers: Sequence[api.WorkerInfo],
+        mesh: api.MeshInfo,
     ) -> None:
         self._counts = counts
         self._version = version
         self._sessions = sessions
         self._workers: Counter[str] = Counter(worker.state for worker in workers)
+        self._paths = Counter(worker.mesh.path or "none" for worker in workers if worker.mesh is not None)
+        self._rx = sum(worker.mesh.rx for worker in workers if worker.mesh is not None)
+        self._tx = sum(worker.mesh.tx for worker in workers if worker.mesh is not None)
+        self._mesh = mesh
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -65,6 +79,41 @@ class _Now(Collector):
             ("appended_bytes", "Bytes written to session files.", counts.bytes),
         ]:
             yield CounterMetricFamily(f"outrider_{name}", what, value=value)
+        yield from self._of_the_mesh()
+
+    def _of_the_mesh(self) -> Iterator[Metric]:
+        states: tuple[str, ...] = get_args(get_type_hints(api.MeshInfo)["state"])
+        now = {state: int(state == self._mesh.state) for state in states}
+        yield _gauge("outrider_mesh", "1 for the state that the mesh is in.", "state", now)
+        paths = {path: self._paths[path] for path in PATHS}
+        yield _gauge(
+            "outrider_mesh_workers", "Workers that joined, by how their packets come.", "path", paths
+        )
+        traffic = {"in": self._rx, "out": self._tx}
+        yield _gauge(
+            "outrider_mesh_bytes", "Bytes from and to the workers since the mesh is up.", "way", traffic
+        )
+        if (relay := self._mesh.relay) is None:
+            return
+        yield GaugeMetricFamily(
+            "outrider_relay_connections", "Open relay connections.", value=relay.connections
+        )
+        for name, what, counts in [
+            ("opened", "Relay connections that were opened.", {"": relay.opened}),
+            ("refused", "Relay connections that there was no room for.", {"": relay.refused}),
+            ("hostile", "Relay connections that were no WireGuard's.", {"": relay.hostile}),
+            ("dropped", "Packets that the relay dropped.", {"": relay.dropped}),
+            (
+                "packets",
+                "Packets that the relay carried.",
+                {"in": relay.up_packets, "out": relay.down_packets},
+            ),
+            ("bytes", "Bytes that the relay carried.", {"in": relay.up_bytes, "out": relay.down_bytes}),
+        ]:
+            if "" in counts:
+                yield CounterMetricFamily(f"outrider_relay_{name}", what, value=counts[""])
+            else:
+                yield _counter(f"outrider_relay_{name}", what, "way", counts)
 
 
 def _counter(name: str, what: str, label: str, values: Mapping[str, float]) -> Metric:

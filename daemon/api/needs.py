@@ -74,6 +74,20 @@ class Providers(Protocol):
         ...
 
 
+class Mesh(Protocol):
+    """The machines that join. Refusals are `daemon.harness.errors`."""
+
+    def describe(self) -> api.MeshInfo: ...
+
+    async def tokens(self) -> Sequence[api.TokenInfo]: ...
+
+    async def make_token(self, new: api.NewToken) -> api.TokenMade: ...
+
+    async def revoke_token(self, id: int) -> None: ...
+
+    async def remove_worker(self, name: str) -> None: ...
+
+
 class Harness(Protocol):
     """The sessions. Refusals are `daemon.harness.errors`, each with its HTTP status."""
 

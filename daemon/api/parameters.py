@@ -153,6 +153,20 @@ class Name(Parameter, frozen=True, kw_only=True):
         return {"type": "string", "pattern": api.NAME}
 
 
+class Id(Parameter, frozen=True, kw_only=True):
+    """The number of a join token, in the path."""
+
+    def of(self, request: web.Request) -> int:
+        """The number. Raises NotFound for what cannot be one."""
+        text = self.given(request) or ""
+        if not _NUMBER.fullmatch(text):
+            raise NotFound(f"there is no token {shown(text)}; a token's id is a number")
+        return int(text)
+
+    def schema(self) -> Schema:
+        return {"type": "integer", "minimum": 0, "maximum": MOST}
+
+
 class Via(Parameter, frozen=True, kw_only=True):
     """Who acts."""
 
@@ -187,6 +201,7 @@ class Key(Parameter, frozen=True, kw_only=True):
 SESSION = SessionId(name="id", what="The session.", where="path", required=True)
 PROVIDER_NAME = Name(name="name", what="The provider.", where="path", required=True, thing="provider")
 WORKER_NAME = Name(name="name", what="The worker.", where="path", required=True, thing="worker")
+TOKEN_ID = Id(name="id", what="The token's id.", where="path", required=True)
 KEY_NAME = Name(name="name", what="The key's name.", where="path", required=True, thing="key")
 
 VIA = Via(name="via", what="Who acts; the record keeps it.", required=True)

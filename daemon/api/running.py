@@ -10,7 +10,7 @@ from daemon.api import parameters, reading
 from daemon.api.gate import Caller, Gate
 from daemon.api.inflight import InFlight
 from daemon.api.keys import Keys
-from daemon.api.needs import Harness, Providers
+from daemon.api.needs import Harness, Mesh, Providers
 from daemon.api.routes import Answer, Content, Route, json, reply
 from daemon.api.watching import DaemonEvents
 from daemon.harness.counts import Counts
@@ -28,6 +28,7 @@ class Running:
         self,
         harness: Harness,
         providers: Providers,
+        mesh: Mesh,
         keys: Keys,
         gate: Gate,
         counts: Counts,
@@ -37,6 +38,7 @@ class Running:
     ) -> None:
         self._harness = harness
         self._providers = providers
+        self._mesh = mesh
         self._keys = keys
         self._gate = gate
         self._counts = counts
@@ -240,7 +242,8 @@ class Running:
     async def metrics(self, request: web.Request, caller: Caller) -> web.Response:
         sessions = await self._harness.tally()
         text, media_type = await asyncio.to_thread(_exposition)
-        body = text(self._counts, self._version.version, sessions, self._harness.workers())
+        mesh = self._mesh.describe()
+        body = text(self._counts, self._version.version, sessions, self._harness.workers(), mesh)
         return web.Response(body=body, headers={"Content-Type": media_type})
 
     async def openapi(self, request: web.Request, caller: Caller) -> web.Response:
@@ -248,7 +251,7 @@ class Running:
 
 
 def _exposition() -> tuple[
-    Callable[[Counts, str, Mapping[Status, int], Iterable[api.WorkerInfo]], bytes], str
+    Callable[[Counts, str, Mapping[Status, int], Iterable[api.WorkerInfo], api.MeshInfo], bytes], str
 ]:
     """What writes the metrics, and their media type. Its library is loaded by the first who asks for them. Blocks."""
     from daemon.api import metrics

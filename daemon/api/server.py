@@ -18,10 +18,11 @@ from daemon.api.crowd import Crowd, room
 from daemon.api.events import SessionEvents
 from daemon.api.gate import Caller, Gate
 from daemon.api.inflight import InFlight
+from daemon.api.joining import Joining
 from daemon.api.keys import Keys
 from daemon.api.listening import ListenError
 from daemon.api.native import Native
-from daemon.api.needs import Harness, Providers
+from daemon.api.needs import Harness, Mesh, Providers
 from daemon.api.routes import Route
 from daemon.api.running import Running
 from daemon.api.stream import Limits
@@ -58,6 +59,7 @@ async def serve(
     harness: Harness,
     *,
     providers: Providers,
+    mesh: Mesh,
     keys: Keys,
     counts: Counts,
     version: str,
@@ -78,10 +80,18 @@ async def serve(
     gate, limits = gate or Gate(keys), limits or Limits()
     async with InFlight(finish) as inflight:
         running = Running(
-            harness, providers, keys, gate, counts, DaemonEvents(harness, counts, limits), inflight, version
+            harness,
+            providers,
+            mesh,
+            keys,
+            gate,
+            counts,
+            DaemonEvents(harness, counts, limits),
+            inflight,
+            version,
         )
         native = Native(harness, SessionEvents(harness, counts, limits), inflight)
-        routes = [*running.routes(), *native.routes()]
+        routes = [*running.routes(), *Joining(mesh, inflight).routes(), *native.routes()]
         running.schema = openapi.document(routes, version)
         runner = _runner(routes, gate, counts, finish, limits)
         await runner.setup()

@@ -267,12 +267,58 @@ class FakeProviders:
         return api.ProviderInfo(name, "rehearsal", "", False, True, (api.ModelInfo(f"{name}/tour", 1000),))
 
 
+class FakeMesh:
+    """Tokens in a list, and which workers were removed. `failure`: how the next request ends."""
+
+    def __init__(self) -> None:
+        self.info = api.MeshInfo(state="idle", name="hub")
+        self.made: list[api.NewToken] = []
+        self.revoked: set[int] = set()
+        self.joined: set[str] = set()
+        self.failure: Exception | None = None
+
+    def describe(self) -> api.MeshInfo:
+        return self.info
+
+    async def tokens(self) -> Sequence[api.TokenInfo]:
+        self._check()
+        return [
+            api.TokenInfo(
+                id, new.name, "revoked" if id in self.revoked else "good", new.uses, TIME, TIME, new.ephemeral
+            )
+            for id, new in enumerate(self.made, 1)
+        ]
+
+    async def make_token(self, new: api.NewToken) -> api.TokenMade:
+        self._check()
+        self.made.append(new)
+        id = len(self.made)
+        return api.TokenMade(id, new.name, new.uses, TIME, TIME, new.ephemeral, "orj_x", "echo orj_x | sh")
+
+    async def revoke_token(self, id: int) -> None:
+        self._check()
+        if not 0 < id <= len(self.made):
+            raise NotFound(f"there is no token {id}")
+        self.revoked.add(id)
+
+    async def remove_worker(self, name: str) -> None:
+        self._check()
+        if name not in self.joined:
+            raise NotFound(f"there is no worker {name}")
+        self.joined.remove(name)
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+
 @asynccontextmanager
 async def serve(
     harness: FakeHarness,
     *,
     version: str = "1",
     providers: FakeProviders | None = None,
+    mesh: FakeMesh | None = None,
     keys: Keys | None = None,
     counts: Counts | None = None,
     **more: Any,
@@ -282,6 +328,7 @@ async def serve(
         harness,
         version=version,
         providers=providers or FakeProviders(),
+        mesh=mesh or FakeMesh(),
         keys=keys or Keys(Path("/nowhere/keys.toml")),
         counts=counts or Counts(),
         **more,

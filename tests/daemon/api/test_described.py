@@ -11,7 +11,7 @@ from daemon.harness.counts import Counts
 from daemon.protocol import api, records
 from daemon.protocol.records import Record, Status, Usage, draft
 from tests.daemon.api.conftest import Http
-from tests.daemon.api.fakes import FakeHarness, serve
+from tests.daemon.api.fakes import TIME, FakeHarness, FakeMesh, serve
 
 
 async def scraped(http: Http) -> dict[tuple[str, str], float]:
@@ -36,10 +36,20 @@ async def test_metrics_count_what_happened(harness: FakeHarness, path: Path) -> 
     counts.posts += 7
     line, data = records.encode(Record(draft("text", "hello").header, b"hello"))
     counts.appended([Record(draft("text", "hello").header, b"hello", line)])
-    harness.known_workers = [api.WorkerInfo(name, "gone") for name in "ab"]
+    near = api.Membership("fd00::2", TIME, 1, path="direct", rx=10, tx=4)
+    far = api.Membership("fd00::3", TIME, 1, path="relay", rx=5)
+    harness.known_workers = [
+        *(api.WorkerInfo(name, "gone") for name in "ab"),
+        *(api.WorkerInfo(name, "connected", mesh=at) for name, at in (("c", near), ("d", far))),
+    ]
+    mesh = FakeMesh()
+    mesh.info = api.MeshInfo("up", "hub", relay=api.RelayCounts(1, 2, 3, 4, 5, 6, 7, 8, 9))
     harness.session()
     harness.stepping = {harness.session()}
-    async with serve(harness, version="1.2.3", socket=path, counts=counts), Http.to(path) as http:
+    async with (
+        serve(harness, version="1.2.3", socket=path, counts=counts, mesh=mesh),
+        Http.to(path) as http,
+    ):
         await http("GET", "/nowhere", 404)
         async with http.session.get("/events") as watch:
             await watch.content.readuntil(b"\n\n")
@@ -49,6 +59,21 @@ async def test_metrics_count_what_happened(harness: FakeHarness, path: Path) -> 
         ("outrider_sessions", "closed"): 1,
         ("outrider_sessions", "stepping"): 1,
         ("outrider_workers", "gone"): 2,
+        ("outrider_workers", "connected"): 2,
+        ("outrider_mesh", "up"): 1,
+        ("outrider_mesh_workers", "direct"): 1,
+        ("outrider_mesh_workers", "relay"): 1,
+        ("outrider_mesh_bytes", "in"): 15,
+        ("outrider_mesh_bytes", "out"): 4,
+        ("outrider_relay_connections", ""): 1,
+        ("outrider_relay_opened_total", ""): 2,
+        ("outrider_relay_refused_total", ""): 3,
+        ("outrider_relay_hostile_total", ""): 4,
+        ("outrider_relay_packets_total", "in"): 5,
+        ("outrider_relay_bytes_total", "in"): 6,
+        ("outrider_relay_packets_total", "out"): 7,
+        ("outrider_relay_bytes_total", "out"): 8,
+        ("outrider_relay_dropped_total", ""): 9,
         ("outrider_event_readers", "daemon"): 1,
         ("outrider_steps_total", "anthropic"): 1,
         ("outrider_provider_tries_total", "anthropic"): 2,
