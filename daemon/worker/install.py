@@ -39,6 +39,7 @@ PR_SET_PDEATHSIG: Final = 1
 _REQUIREMENT: Final = re.compile(
     r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?"
 )
+_EXTRA: Final = re.compile(r"""\bextra\s*==\s*['"]([^'"]*)['"]""")
 _VERSION: Final = re.compile(r"(\d+(?:\.\d+)*)(\.post\d+)?(?:\+[a-z0-9.]+)?")
 _CLAUSE: Final = re.compile(r"\s*(~=|==|!=|<=|>=|<|>)\s*(\d+(?:\.\d+)*)\s*")
 
@@ -156,20 +157,29 @@ def normal(name: str) -> str:
 
 
 def needed(requires: Iterable[str], present: Iterable[Distribution]) -> list[Distribution]:
-    """Those of `present` that these requirements name, and all that they need in turn."""
+    """Those of `present` that these requirements name, of whatever extra, and what they need in turn, of asked ones."""
     known: dict[str, Distribution] = {}
     for one in present:
         if one.name:  # the first of a name on the path is the one that is imported
             known.setdefault(normal(one.name), one)
-    found: dict[str, Distribution] = {}
+    seen: set[tuple[str, str]] = set()  # names and extras
     waiting = list(requires)
     while waiting:
         match = _REQUIREMENT.match(waiting.pop())
-        name = normal(match[1]) if match else ""
-        if name in known and name not in found and name != NAME:
-            found[name] = known[name]
-            waiting += known[name].requires or []
-    return list(found.values())
+        if match is None or (name := normal(match[1])) not in known or name == NAME:
+            continue
+        for extra in ["", *map(normal, re.findall(r"[\w.-]+", match[2] or ""))]:
+            if (name, extra) not in seen:
+                seen.add((name, extra))
+                waiting += [one for one in known[name].requires or [] if _is_of(one, extra)]
+    return [known[name] for name in sorted({name for name, _ in seen})]
+
+
+def _is_of(requirement: str, extra: str) -> bool:
+    """Whether a requirement is of an extra; empty: of none."""
+    marker = requirement.partition(";")[2]
+    named = _EXTRA.findall(marker)
+    return extra in map(normal, named) if extra else not named
 
 
 def _carry(found: Distribution, site: Path) -> None:

@@ -131,7 +131,11 @@ def test_a_folder_that_cannot_be_written_is_told(tree: Path) -> None:
         release.wheel(tree / "out")
 
 
-def test_pip_installs_the_wheel_and_what_it_installs_makes_the_same_one(tmp_path: Path) -> None:
+def test_pip_installs_the_wheel_and_what_it_installs_makes_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(release.PINNED, "0.1.0+pinned")  # the checkout may be edited meanwhile
+    release.own.cache_clear()
     made = release.wheel(tmp_path / "out")
     venv.EnvBuilder(symlinks=True).create(tmp_path / "env")
     python = str(tmp_path / "env/bin/python")
@@ -149,3 +153,4 @@ def test_pip_installs_the_wheel_and_what_it_installs_makes_the_same_one(tmp_path
     )
     again = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert again.stdout.strip() == made.sha256
+    release.own.cache_clear()

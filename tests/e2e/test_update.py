@@ -14,6 +14,7 @@ from daemon.protocol import frames
 from daemon.worker import install, update
 from tests.e2e.driving import Driver, Stage, becomes, driver, stage
 from tests.e2e.far import Far, cut_off, far, state
+from tests.e2e.test_disk import small_disk
 from tests.e2e.test_worker import ENDS, UNTIL_GO, end_well, result, running
 from tests.running import RELEASE
 
@@ -169,6 +170,20 @@ async def test_an_update_that_fails_is_told_and_waits_also_over_a_restart(here: 
             await asyncio.to_thread(update.save, one.scratch, update.State(failed=old))
             one.start()
             await updated(on, one)
+
+
+async def test_a_full_disk_leaves_the_release_before_and_nothing_half(here: Stage) -> None:
+    with small_disk(here.folder / "far"):  # room for a keeper and the wheel, not for what a release needs
+        async with driver(here) as on:
+            with far(here) as one:
+                one.start()
+                info = await state(on, "far", "connected", lambda info: "failed" in info.reason)
+                assert "No space left on device" in info.reason
+                assert [path.name for path in (one.scratch / install.FOLDER).iterdir()] == ["lock"]
+                await here.mock.config(calls=1, worker="far", code="echo works")
+                found = await on.closes(await on.session("Go.", worker="far"))
+                assert result(found).text().startswith("works")
+                assert info.release == RELEASE
 
 
 async def test_a_worker_whose_operator_allows_no_update_stays_what_it_is(here: Stage) -> None:

@@ -522,6 +522,24 @@ async def test_a_worker_of_another_release_is_accepted_and_listed(net: Net, scra
         await asyncio.wait({linked})
 
 
+async def test_a_note_shows_while_its_worker_is_here(net: Net, gpu: Worker) -> None:
+    net.pool.note("gpu", "it is updating itself")
+    assert await net.state("connected") == "it is updating itself"
+    net.pool.turn_away("gpu", "another link of it speaks protocol 9")
+    (info,) = net.pool.list()
+    assert (info.state, info.reason) == ("connected", "it is updating itself"), "this one is here"
+    net.pool.note("gpu", "")
+    (info,) = net.pool.list()
+    assert info.reason == ""
+
+
+async def test_one_that_is_turned_away_is_listed_with_the_reason(net: Net) -> None:
+    net.pool.note("gpu", "a note alone makes nobody a worker")
+    assert net.pool.list() == []
+    net.pool.turn_away("gpu", "it speaks protocol 9")
+    assert await net.state("refused") == "it speaks protocol 9"
+
+
 async def test_a_keeper_of_another_protocol_is_refused_with_the_reason_and_asked_to_make_room(
     net: Net, folder: Path
 ) -> None:
