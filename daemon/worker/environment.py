@@ -10,13 +10,14 @@ import socket
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
 
 from daemon.worker import output
+from daemon.worker.cgroup import Cgroup
 
 ANSWER_WAIT: Final = 20.0  # seconds for a reaper to answer; ending all of an environment takes up to 5
 COPY_TURN: Final = 32 << 20  # bytes that one environment copies before the others get the thread
@@ -118,6 +119,9 @@ class Reaper:
         self._writer: asyncio.StreamWriter | None = None
         self.exited: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self.gone = asyncio.Event()
+        self._cgroup: Cgroup | None = None
+        self._over = asyncio.Event()
+        self._swept = Ended()
         self._alone = False
         self._kin: tuple[int, int] | None = (
             None  # where /proc lists the reaper's and the interpreter's children
@@ -131,11 +135,14 @@ class Reaper:
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str, fds: Mapping[int, int]
     ) -> None:
         """Start the program under a reaper; `fds` maps its descriptor numbers to ours, which are closed here."""
+        self._cgroup = await asyncio.to_thread(Cgroup.make)
         ours, theirs = socket.socketpair()
         try:
             process = await asyncio.to_thread(self._popen, theirs.fileno(), set(fds.values()))
         except BaseException:
             ours.close()
+            if self._cgroup:
+                await asyncio.shield(asyncio.to_thread(self._cgroup.end))
             raise
         finally:
             theirs.close()
@@ -147,6 +154,7 @@ class Reaper:
             "env": dict(env),
             "cwd": cwd,
             "fds": {str(n): fd for n, fd in fds.items()},
+            "cgroup": str(self._cgroup.path) if self._cgroup else "",
         }
         self._writer.write(json.dumps(order).encode() + b"\n")
         self._spawn(self._listen(reader, process), f"reaper {process.pid}")
@@ -188,7 +196,16 @@ class Reaper:
             self._answers.clear()
             self._writer.close()
             process.kill()  # it has ended, or hangs: either way it is collected now
-            await asyncio.shield(asyncio.to_thread(process.wait))
+            try:
+                await asyncio.shield(asyncio.to_thread(self._sweep, process))
+            finally:
+                self._over.set()
+
+    def _sweep(self, process: subprocess.Popen[bytes]) -> None:
+        """Collect the reaper; where it was killed, end what it held. Blocks."""
+        process.wait()
+        if self._cgroup:
+            self._swept = Ended(*map(processes, self._cgroup.end()))
 
     def _watch(self, reaper: int, program: int) -> None:
         with contextlib.suppress(OSError):  # a kernel that does not list children: the reaper is asked
@@ -286,12 +303,14 @@ class Reaper:
         try:
             answer = await self.call("end")
         except ReaperGone:
-            return Ended()
-        await self.gone.wait()
+            if self._writer is not None:
+                await self._over.wait()
+            return self._swept
+        await self._over.wait()
         return Ended(processes(answer["ended"]), processes(answer["left"]))
 
 
-def processes(found: list[list[Any]]) -> tuple[Process, ...]:
+def processes(found: Iterable[Sequence[Any]]) -> tuple[Process, ...]:
     return tuple(Process(pid, name) for pid, name in found)
 
 

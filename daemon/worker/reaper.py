@@ -2,9 +2,9 @@
 
 Run as a script of its own (`python -I -S reaper.py FD`): it imports nothing of ours. FD is one end of a stream
 socket to the keeper, which carries JSON lines. The first is the program to start:
-`{"argv", "env", "cwd", "fds": {number in the program: number here}}`; then requests `{"id", "op", …}`, each
-answered by `{"id", …}`; and the events `{"event": "started", "pid"}` and `{"event": "exit", "status"}`. When the
-socket closes, the keeper is gone: everything here ends.
+`{"argv", "env", "cwd", "fds": {number in the program: number here}, "cgroup"}`, the last a folder for it to be in, or
+empty; then requests `{"id", "op", …}`, each answered by `{"id", …}`; and the events `{"event": "started", "pid"}` and
+`{"event": "exit", "status"}`. When the socket closes, the keeper is gone: everything here ends.
 """
 
 import contextlib
@@ -145,6 +145,7 @@ class Reaper:
         self.shell = 0
         self.inner: Process | None = None  # the interpreter, where a wrapper was started for it
         self.output = 0
+        self.cgroup = ""
         self.alive = False
         self.ending = False
         self.marked: set[tuple[int, int]] = set()
@@ -153,10 +154,13 @@ class Reaper:
     def send(self, message: dict[str, Any]) -> None:
         self.sock.sendall(json.dumps(message).encode() + b"\n")
 
-    def start(self, argv: list[str], env: dict[str, str], cwd: str, fds: dict[str, int]) -> None:
+    def start(self, argv: list[str], env: dict[str, str], cwd: str, fds: dict[str, int], cgroup: str) -> None:
         self.output = os.fstat(fds["1"]).st_ino
+        self.cgroup = cgroup
         self.shell = os.fork()
         if self.shell == 0:
+            if cgroup:
+                write(f"{cgroup}/cgroup.procs", "0")
             become(argv, env, cwd, {int(number): fd for number, fd in fds.items()})
         self.alive = True
         for fd in set(fds.values()):
@@ -289,14 +293,25 @@ class Reaper:
             while self.beside() and time.monotonic() < grace:
                 self.reap()
                 time.sleep(ROUND)
+        if self.cgroup:
+            for one in self.beside():  # names, before all go at once
+                ended.setdefault(one.pid, name(one.pid))
+            write(f"{self.cgroup}/cgroup.kill", "1")
         while strike(signal.SIGKILL) and time.monotonic() < give_up:
             self.reap()
             time.sleep(ROUND)
         self.reap()
         self.ending = True
+        self.remove_cgroup()
         left = {one.pid: name(one.pid) for one in self.living()}
         gone = [[pid, title] for pid, title in ended.items() if pid not in left]
         return {"ended": gone, "left": [[pid, title] for pid, title in left.items()]}
+
+    def remove_cgroup(self) -> None:
+        """Remove the cgroup, unless something is left in it."""
+        if self.cgroup:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.cgroup)
 
     def answer(self, message: dict[str, Any]) -> None:
         match message["op"]:
@@ -347,6 +362,12 @@ def become(argv: list[str], env: dict[str, str], cwd: str, fds: dict[int, int]) 
         os._exit(127)
 
 
+def write(path: str, text: str) -> None:
+    """Tell the kernel something; where it does not take it, what follows does without."""
+    with contextlib.suppress(OSError), open(path, "w") as file:
+        file.write(text)
+
+
 def libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
@@ -380,9 +401,16 @@ def main(fd: int) -> None:
                 for line in lines:
                     message = json.loads(line)
                     if reaper.shell == 0:
-                        reaper.start(message["argv"], message["env"], message["cwd"], message["fds"])
+                        reaper.start(
+                            message["argv"],
+                            message["env"],
+                            message["cwd"],
+                            message["fds"],
+                            message["cgroup"],
+                        )
                     else:
                         reaper.answer(message)
+        reaper.remove_cgroup()
     except OSError:  # the keeper is gone
         reaper.send = lambda message: None  # type: ignore[method-assign]
         reaper.end()
