@@ -41,10 +41,14 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """How the relay's connection stands. `reason`: why it is down, or was last; `since`: seconds since the epoch."""
+    """How the relay's connection stands. `reason`: why it is down; `since`: seconds since the epoch.
+
+    `away`: the seconds since a connection failed or ended, 0 while it is up and before anything has failed.
+    """
 
     state: State
     since: float
+    away: float = 0.0
     reason: str = ""
     proxy: str = ""
     dialed: int = 0
@@ -80,6 +84,7 @@ class Detour:
         self._probe: _Probe | None = None
         self._state: State = "dialing"
         self._since = time.time()
+        self._lost: float | None = None
         self._reason = ""
         self._proxy = ""
         self._dialed = 0
@@ -94,6 +99,7 @@ class Detour:
         return Standing(
             state=self._state,
             since=self._since,
+            away=0.0 if self._lost is None else time.monotonic() - self._lost,
             reason=self._reason,
             proxy=self._proxy,
             dialed=self._dialed,
@@ -140,6 +146,10 @@ class Detour:
 
     def _set(self, state: State, reason: str) -> None:
         self._state, self._reason, self._since = state, reason, time.time()
+        if state == "up":
+            self._lost = None
+        elif state == "down" and self._lost is None:
+            self._lost = time.monotonic()
         self._changed()
 
     async def _once(self) -> str:
@@ -332,10 +342,12 @@ async def detour(
         timing=timing or Timing(),
         changed=changed,
     )
-    running = asyncio.get_running_loop().create_task(made.run(), name="relay")
+    running = asyncio.create_task(made.run(), name="relay")  # noqa: TID251 - owned by this context
     try:
         yield made
     finally:
         running.cancel()
         await asyncio.wait([running])
         made.close()
+        if not running.cancelled():
+            running.result()  # never swallow what ended it

@@ -133,6 +133,7 @@ class Machine:
 
     def fake(self, name: str, text: str) -> None:
         """A program on the PATH."""
+        (self.tools / name).unlink(missing_ok=True)  # never write through to a real one
         (self.tools / name).write_text(f"#!/bin/sh\n{text}\n")
         (self.tools / name).chmod(0o755)
 
@@ -616,6 +617,23 @@ async def test_root_has_to_say_that_agents_may_be_root(machine: Machine, wheel: 
         code = await machine.finish(await machine.start("dash", "join.sh", "--wait", "x", TOKEN))
         assert code == 2
         assert "root" not in machine.output
+
+
+async def test_a_user_has_it_in_the_home_folder_without_any_rights(machine: Machine, wheel: Wheel) -> None:
+    del machine.environ["OUTRIDER_WORKER_HOME"]
+    machine.fake("id", "echo 1000")
+    async with served(machine, wheel):
+        pass
+    for more, home in (
+        ({}, machine.user / ".local/share/outrider-worker"),
+        ({"XDG_DATA_HOME": f"{machine.folder}/share"}, machine.folder / "share/outrider-worker"),
+    ):
+        machine.environ |= more
+        assert await machine.finish(await machine.start("dash", "join.sh", TOKEN)) == 4
+        assert f"Installing Outrider in {home}, with" in machine.output
+    del machine.environ["HOME"]
+    assert await machine.finish(await machine.start("dash", "join.sh", TOKEN)) == 1
+    assert machine.output == "join.sh: HOME is not set: set it to your home folder\n"
 
 
 async def test_a_copy_that_no_harness_served_says_so(machine: Machine) -> None:
