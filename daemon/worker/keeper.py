@@ -289,19 +289,28 @@ async def keep(scratch: Path, release: str, ready: int) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, keeper.stop)
-    with open(ready, "w") as told:  # noqa: ASYNC230 - a pipe that takes a line
-        try:
-            async with keeper.listening():
-                told.write(READY)
-                told.close()
-                log.info("keeper %d of release %s serves %s", os.getpid(), release, scratch)
-                await keeper.serve()
-        except Busy:
-            told.write(BUSY)
-        except OSError as error:
-            if told.closed:
-                raise
-            told.write(str(error))
+    told = False
+    try:
+        async with keeper.listening():
+            told = tell(ready, READY)
+            log.info("keeper %d of release %s serves %s", os.getpid(), release, scratch)
+            await keeper.serve()
+    except Busy:
+        tell(ready, BUSY)
+    except OSError as error:
+        if told:
+            raise
+        tell(ready, str(error))
+
+
+def tell(fd: int, what: str) -> bool:
+    """Write a line to a pipe and close it; who started this keeper may be gone, the next one finds it."""
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(fd, what.encode("utf-8", "replace"))
+    finally:
+        os.close(fd)
+    return True
 
 
 def main(scratch: str, release: str, ready: int) -> None:
