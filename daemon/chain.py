@@ -153,6 +153,9 @@ class Chain:
                 if known is not None and header.for_ in self._calls:
                     self._result = header.n
                     self._wait(record)
+                elif header.type.startswith("image/") and self._has_result(header.for_):
+                    self._result = header.n  # what the call has shown, beside its text
+                    self._wait(record)
             case "error":
                 self._wait(record)
             case "text" | "thinking" | "call":
@@ -167,6 +170,10 @@ class Chain:
                 self._ended = "expired" if header.reason == "expired" else "ended"
             case _:
                 pass  # a later release's kind: kept in the file, nothing to us
+
+    def _has_result(self, call: str) -> bool:
+        """Whether a result of that call waits for the next step."""
+        return any(r.kind == "result" and r.header.for_ == call for r in self._pending)
 
     def context(self) -> Context:
         """What a request built now would hold."""
@@ -288,28 +295,30 @@ class Chain:
 
     def _question(self, waiting: Iterable[Record]) -> tuple[tuple[Part, ...], tuple[int, ...]]:
         """The parts of a user turn, and the record each came from: every call's result, then all else."""
-        results: dict[str, Record] = {}
+        results: dict[str, list[Record]] = {}
         others: list[tuple[Part, int]] = [(part, 0) for part in self._head]
         for record in waiting:
             if record.kind == "result":
-                results[record.header.for_] = record
+                results.setdefault(record.header.for_, []).append(record)
             elif (part := turns.said(record)) is not None:
                 others.append((part, record.n))
         first: list[tuple[Part, int]] = [
-            (self._answer(id, call, results.get(id)), results[id].n if id in results else 0)
+            (self._answer(id, call, results.get(id, ())), results[id][-1].n if id in results else 0)
             for id, call in self._calls.items()
         ]
         together = first + others
         return tuple(part for part, _ in together), tuple(n for _, n in together)
 
-    def _answer(self, id: str, call: CallBody, record: Record | None) -> Result:
-        if record is None:
+    def _answer(self, id: str, call: CallBody, found: Sequence[Record]) -> Result:
+        if not found:
             return Result(id, call.name, (Text(NO_RESULT),), True)
+        record, *images = found
         content, note = turns.content(record), self._note(record.header)
+        more = tuple(turns.content(image) for image in images)
         if isinstance(content, Media):
-            return Result(id, call.name, (content, Text(note)), record.header.failed)
+            return Result(id, call.name, (content, Text(note), *more), record.header.failed)
         gap = "\n" if content.text and not content.text.endswith("\n") else ""
-        return Result(id, call.name, (Text(f"{content.text}{gap}{note}"),), record.header.failed)
+        return Result(id, call.name, (Text(f"{content.text}{gap}{note}"), *more), record.header.failed)
 
     def _note(self, header: Header) -> str:
         notes = []

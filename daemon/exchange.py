@@ -34,6 +34,7 @@ class Output(Struct, frozen=True):
     unknown: str = ""
     stopped: Literal["", "interrupt", "timeout"] = ""
     notes: tuple[str, ...] = ()
+    images: tuple[frames.Image, ...] = ()
 
 
 class Content(Struct, frozen=True):
@@ -97,6 +98,7 @@ async def outcome(
                     unknown=frame.unknown,
                     stopped=frame.stopped,
                     notes=frame.notes,
+                    images=frame.images,
                 )
             case frames.Error():
                 raise refusal(frame, body)

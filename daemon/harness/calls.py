@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
 from typing import Any, Final, assert_never
 
-from daemon.harness import edit, patch, reads, shown, tools
+from daemon.harness import edit, patch, pictures, reads, shown, tools
 from daemon.harness.environments import DROPPED, Environments
 from daemon.harness.tools import BadCall, Edit, Patch, Read, Run, Write
 from daemon.pool import Cordoned, Output, Pool, Refused, WorkerGone
@@ -33,24 +33,30 @@ class Calls:
         age: float | None = None,
         had: Collection[str] = (),
         on_output: Callable[[bytes], None] | None = None,
+        images: list[Record] | None = None,
     ) -> Record:
         """The result of `call`, a record not yet appended.
+
+        `images` takes further records of it: what a run has shown, to be appended right after, in one write.
 
         `age`: seconds since the call was recorded, given when an earlier daemon may have begun it; then the worker
         is asked first and nothing is done twice. `had`: names of all workers that the session has or had.
         """
+        images = [] if images is None else images
         try:
             wanted = tools.parse(records.call_of(call), config.tools)
             here = {ref.name for ref in config.workers}
             if age is not None and wanted.worker in had and wanted.worker not in here:
-                return await self._dropped(session, call.id, wanted.worker, age)
+                return await self._dropped(session, call.id, wanted.worker, age, config.input, images)
             ref = _worker(config, wanted.worker)
         except (BadCall, records.BadRecord) as error:
             return _failed(call.id, str(error))
         try:
             match wanted:
                 case Run():
-                    return await self._run(session, call.id, wanted, ref, age, on_output)
+                    return await self._run(
+                        session, call.id, wanted, ref, age, on_output, config.input, images
+                    )
                 case Read():
                     return await reads.carry_out(self._pool, call.id, wanted, ref, config.input)
                 case Write():
@@ -64,7 +70,9 @@ class Calls:
         except (BadCall, Refused, WorkerGone, Cordoned) as error:
             return _failed(call.id, str(error), worker=ref.name)
 
-    async def _dropped(self, session: str, call: str, worker: str, age: float) -> Record:
+    async def _dropped(
+        self, session: str, call: str, worker: str, age: float, takes: tuple[str, ...], images: list[Record]
+    ) -> Record:
         """The result of a call that an earlier daemon may have begun on a worker that the session no longer has."""
         await self._pool.interrupt(worker, session, call)
         if self._pool.hello(worker) is None:
@@ -73,7 +81,11 @@ class Calls:
             done = await self._pool.attach(worker, session, call, age=age)
         except (Refused, WorkerGone) as error:
             return _failed(call, str(error), worker=worker)
-        return _failed(call, f"not begun: {DROPPED}") if done is None else _ran(call, worker, done, 0)
+        if done is None:
+            return _failed(call, f"not begun: {DROPPED}")
+        done, more = await pictures.fetch(self._pool, call, worker, done, takes)
+        images.extend(more)
+        return _ran(call, worker, done, 0)
 
     async def _run(
         self,
@@ -83,6 +95,8 @@ class Calls:
         ref: WorkerRef,
         age: float | None,
         on_output: Callable[[bytes], None] | None,
+        takes: tuple[str, ...],
+        images: list[Record],
     ) -> Record:
         with self._environments.using(ref.name, session):
             output = await self._pool.run(
@@ -96,6 +110,8 @@ class Calls:
                 age=age,
                 on_output=on_output,
             )
+        output, more = await pictures.fetch(self._pool, call, ref.name, output, takes)
+        images.extend(more)
         return _ran(call, ref.name, output, run.timeout)
 
     async def _write(

@@ -62,6 +62,7 @@ class Carrier:
         try:
             age = self._age(call) if begun else None
             try:
+                images: list[Record] = []
                 result = await self._calls.perform(
                     session.id,
                     session.config,
@@ -69,12 +70,13 @@ class Carrier:
                     age=age,
                     had=session.chain.workers_had,
                     on_output=show,
+                    images=images,
                 )
             except asyncio.CancelledError:
                 if call.id not in session.instead:
                     raise
-                result = session.instead[call.id]
-            await session.append(result)
+                result, images = session.instead[call.id], []
+            await session.append(result, *images)
         except Exception as error:  # noqa: BLE001 - see the docstring
             return error
         finally:

@@ -16,9 +16,11 @@ MAX_LINES_READ: Final = 1 << 20  # bytes of lines that are taken, to show those 
 SMALLER: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")  # those that can be made smaller
 
 
-async def carry_out(pool: Pool, call: str, read: Read, ref: WorkerRef, takes: tuple[str, ...]) -> Record:
+async def carry_out(
+    pool: Pool, call: str, read: Read, ref: WorkerRef, takes: tuple[str, ...], *, begun: bool = False
+) -> Record:
     """The result of a call. `takes`: media types that the session takes. Raises BadCall, and what the pool raises."""
-    head = await pool.read(ref.name, read.path, cwd=ref.cwd, limit=sniffing.HEAD)
+    head = await pool.read(ref.name, read.path, cwd=ref.cwd, limit=sniffing.HEAD, begun=begun)
     if type := sniffing.image(head.data):
         return await _image(pool, call, read, ref, type, head.size, takes)
     if type := sniffing.other(head.data):

@@ -180,13 +180,21 @@ class Unknown(_Frame, frozen=True, tag="unknown"):
     id: int
 
 
+class Image(Struct, frozen=True):
+    """An image that a run has shown: a file on the worker, to be fetched by `read`; `size` in bytes."""
+
+    path: str
+    type: str
+    size: Natural
+
+
 class Result(_Frame, frozen=True, tag="result"):
     """How a run ended; the body is the tail of its output within MAX_LINES and MAX_TAIL.
 
     `exit` None: it has no status (stopped, lost). `truncated`: lines cut before the tail; `full_output`: path
     of all of it on the worker. `reset`: why the environment was new at this run, `unknown`: why nobody can
     say what it did; both empty as a rule. `stopped`: `interrupt` or `timeout` where one ended it. `notes`:
-    lines for the model.
+    lines for the model. `images`: what it has shown, in order; their files are kept as long as the run is.
     """
 
     id: int
@@ -198,6 +206,7 @@ class Result(_Frame, frozen=True, tag="result"):
     unknown: str = ""
     stopped: Literal["", "interrupt", "timeout"] = ""
     notes: tuple[str, ...] = ()
+    images: tuple[Image, ...] = ()
 
 
 class Bytes(_Frame, frozen=True, tag="bytes"):

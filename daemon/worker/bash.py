@@ -42,7 +42,7 @@ class Bash(Interpreter):
     command of the code begins.
     """
 
-    NAME: ClassVar = "bash"
+    NAME = "bash"
     CONTROL_FD: ClassVar = 0
     ENDED_BY: ClassVar = "exit, exec or set -e in the code does that"
     STOPS: ClassVar = (GATE, 0, 0)

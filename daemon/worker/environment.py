@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
 
+from daemon.protocol import frames
 from daemon.worker import output
 from daemon.worker.cgroup import Cgroup
 
@@ -55,6 +56,7 @@ class Ending(Struct, frozen=True):
     died: str = ""
     stopped: Literal["", "interrupt", "timeout"] = ""
     notes: tuple[str, ...] = ()
+    images: tuple[frames.Image, ...] = ()
 
 
 class Stop:

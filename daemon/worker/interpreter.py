@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from daemon.protocol import frames
 from daemon.worker import journal, output
 from daemon.worker.environment import (
     Ended,
@@ -52,7 +53,7 @@ class Interpreter(abc.ABC):
     the code reads and prints goes other ways, so it can neither take an order nor look like an end.
     """
 
-    NAME: ClassVar[str]
+    NAME: str
     CONTROL_FD: ClassVar[int]  # where it takes orders
     ENDED_BY: ClassVar[str]  # what in the code makes it end with a status
     STOPS: ClassVar[tuple[int, int, int]]  # signals that have it stop its code, one at each rung; 0 for none
@@ -70,6 +71,8 @@ class Interpreter(abc.ABC):
         self._settled = asyncio.Event()
         self._later = ""  # the file of what is printed between two runs; empty for none
         self._refused = ""  # why the run's code was not begun
+        self._folder = ""  # of the run
+        self._images: list[frames.Image] = []  # that the run has shown
         self._wake: asyncio.Future[None] | None = None  # of who waits for a run's end
         self._inner = -1  # a descriptor of the interpreter's own process
 
@@ -97,6 +100,10 @@ class Interpreter(abc.ABC):
 
     def _halt(self) -> None:  # noqa: B027 - a signal does for most
         """Stop the code where a signal does not: one that began is over soon, or the ladder goes on."""
+
+    def _patience(self) -> float:
+        """Seconds that it may take to come up."""
+        return START_WAIT
 
     def _ask(self) -> asyncio.Future[Any]:
         """A future that is done once a run that was stopped is over, and what stops it can do no harm any more."""
@@ -133,7 +140,7 @@ class Interpreter(abc.ABC):
         self._reaper.exited.add_done_callback(lambda _: self._exited())
         if first:
             self._say(first)
-        await first_of(self._ready, self._reaper.exited, self._killed.wanted, within=START_WAIT)
+        await first_of(self._ready, self._reaper.exited, self._killed.wanted, within=self._patience())
         if self._killed.wanted.done():
             trouble = "it was ended while it started"
         elif self._ready.done():
@@ -141,7 +148,7 @@ class Interpreter(abc.ABC):
         elif self._reaper.exited.done():
             trouble = how_it_ended(self.NAME, self._reaper.exited.result())
         else:
-            trouble = f"it was not ready after {START_WAIT:.0f} s"
+            trouble = f"it was not ready after {self._patience():.0f} s"
         await self._take_down()
         return trouble
 
@@ -270,14 +277,16 @@ class Interpreter(abc.ABC):
     def begin(self, code: Path, sink: output.Sink, on_output: Callable[[], None]) -> None:
         assert self._pump is not None
         self._pump.switch_now(sink, on_output)
-        self._give(code)
+        self._give(code, sink)
 
     def is_free(self) -> bool:
         return bool(not self.died and self._pump and self._pump.is_idle() and self._reaper.mark_now())
 
-    def _give(self, code: Path) -> None:
+    def _give(self, code: Path, sink: output.Sink) -> None:
         self._n += 1
         self._refused = ""
+        self._images = []
+        self._folder = os.path.dirname(sink.path)
         if not self.died:
             loop = asyncio.get_running_loop()
             self._begun, self._done = loop.create_future(), loop.create_future()
@@ -298,7 +307,7 @@ class Interpreter(abc.ABC):
             with contextlib.suppress(ReaperGone):  # then the interpreter is gone as well, and says so below
                 await self._reaper.mark()
             await self._pump.switch(sink, on_output)
-            self._give(code)
+            self._give(code, sink)
         await self._until_over(limit, stop)
         notes: list[str] = []
         if self._done.done():
@@ -327,6 +336,7 @@ class Interpreter(abc.ABC):
             died=self.died,
             stopped="" if not stopped else "interrupt" if stop.wanted.done() else "timeout",
             notes=tuple(notes),
+            images=tuple(self._images),
         )
 
     def _going_on(self, living: tuple[Process, ...]) -> str:

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Final
 
-from daemon.worker import login
+from daemon.worker import jupyter, login
 from daemon.worker.bash import Bash
 from daemon.worker.environment import Environment, Spawn
+from daemon.worker.jupyter import Kernel
 from daemon.worker.node import Node
 from daemon.worker.python import Python
 
@@ -19,9 +20,11 @@ def find(environ: Mapping[str, str]) -> tuple[str, ...]:
     env = login.environment(environ)
     python = (PYTHON,) if login.runs_python(env) else ()
     node = (NODE,) if login.runs_node(env) else ()
-    return (BASH, *python, *node)
+    return (BASH, *python, *node, *jupyter.names(env))
 
 
 def make(name: str, cwd: str, environ: Mapping[str, str], spawn: Spawn) -> Environment:
     """A new environment of one of them, not yet started, in a folder that exists."""
+    if name.startswith(jupyter.PREFIX):
+        return Kernel(name, cwd, environ, spawn)
     return {PYTHON: Python, NODE: Node}.get(name, Bash)(cwd, environ, spawn)

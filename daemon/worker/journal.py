@@ -318,11 +318,12 @@ class Journal:
 
     def _drop_output(self, key: Key) -> None:
         if self.entries[key].size:
-            for name in (OUTPUT, LATER):
-                (self.path(key) / name).unlink(missing_ok=True)
             result = self.result(key)
+            for name in (OUTPUT, LATER, *(Path(image.path).name for image in result.images)):
+                (self.path(key) / name).unlink(missing_ok=True)
             note = "the whole output was let go: the worker's journal was over its limit"
-            self.finish(key, msgspec.structs.replace(result, full_output="", notes=(*result.notes, note)))
+            kept = msgspec.structs.replace(result, full_output="", images=(), notes=(*result.notes, note))
+            self.finish(key, kept)
 
     def _bury(self, key: Key) -> None:
         reason = "its result was let go before the harness took it: the worker's journal was over its limit"

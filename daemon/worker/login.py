@@ -72,14 +72,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def said_by(bash: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
     """The variables that a shell says it has; none where it says none. Blocks."""
-    fd = os.memfd_create(
-        "said", os.MFD_CLOEXEC
-    )  # not a pipe: what a profile leaves running would hold it open
-    with open(fd, "rb") as file:
-        if not _ends_well([*bash, "-c", SAY_ALL], env, fd):
-            return {}
-        file.seek(0)
-        *said, _ = file.read().rpartition(b"\0\0")[2].split(b"\0")
+    *said, _ = output([*bash, "-c", SAY_ALL], env).rpartition(b"\0\0")[2].split(b"\0")
     pairs = (os.fsdecode(one).partition("=") for one in said)
     return {name: value for name, _, value in pairs}
 
@@ -104,6 +97,16 @@ def runs_node(env: Mapping[str, str]) -> bool:
     """Whether there is a node that starts and is new enough. Blocks."""
     found = node(env)
     return found is not None and _ends_well([found, "-e", NODE_FITS], env, subprocess.DEVNULL)
+
+
+def output(argv: Sequence[str], env: Mapping[str, str]) -> bytes:
+    """What a program prints that ends well in time, without a terminal; nothing of one that does not. Blocks."""
+    # Not a pipe: what a profile leaves running would hold it open.
+    with open(os.memfd_create("said", os.MFD_CLOEXEC), "rb") as file:
+        if not _ends_well(argv, env, file.fileno()):
+            return b""
+        file.seek(0)
+        return file.read()
 
 
 def _ends_well(argv: Sequence[str], env: Mapping[str, str], stdout: int) -> bool:

@@ -35,7 +35,7 @@ class Node(Interpreter):
     GATE means nothing to node; it is there to have one that was halted go on.
     """
 
-    NAME: ClassVar = "node"
+    NAME = "node"
     CONTROL_FD: ClassVar = STATUS_FD + 1
     ENDED_BY: ClassVar = "process.exit in the code does that"
     STOPS: ClassVar = (GATE, GATE, GATE)

@@ -20,7 +20,7 @@ class Python(Interpreter):
     GATE does the same to code that handles SIGINT itself.
     """
 
-    NAME: ClassVar = "python"
+    NAME = "python"
     CONTROL_FD: ClassVar = STATUS_FD + 1
     ENDED_BY: ClassVar = "os._exit or os.exec in the code does that"
     STOPS: ClassVar = (signal.SIGINT, GATE, GATE)

@@ -320,9 +320,10 @@ class Runs:
             unknown=self._closing if ending.stopped else "",
             stopped="" if self._closing else ending.stopped,
             notes=tuple(note[:MAX_NOTE] for note in notes),
+            images=ending.images,
             text=text,
         )
-        self.journal.finish(key, result, sink.kept)
+        self.journal.finish(key, result, sink.kept + sum(image.size for image in ending.images))
         return result
 
     async def kill(self, session: str | None, reason: str) -> Ended:
@@ -382,4 +383,5 @@ def result_frame(id: int, result: journal.Result) -> frames.Result:
         unknown=result.unknown,
         stopped=result.stopped,
         notes=result.notes,
+        images=result.images,
     )

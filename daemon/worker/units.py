@@ -4,6 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from daemon.protocol import frames
 from daemon.worker.segments import Segment
 
 Key = tuple[str, str]  # session, call
@@ -62,6 +63,7 @@ class Result(Struct, frozen=True, omit_defaults=True, kw_only=True):
     unknown: str = ""
     stopped: Literal["", "interrupt", "timeout"] = ""
     notes: tuple[str, ...] = ()
+    images: tuple[frames.Image, ...] = ()
     text: str = ""
     size: int = 0
 

@@ -186,6 +186,23 @@ def test_results_come_first_in_the_order_of_the_calls_then_what_arrived_beside_t
     )
 
 
+def test_images_that_a_call_has_shown_stand_beside_its_text(book: Book) -> None:
+    book.message("go")
+    book.answer("s1", "c1", "c2")
+    book.add("result", b"early", type="image/png", for_="c2")  # a call's only result may be an image
+    book.result("c1", "one")
+    book.add("result", b"first", type="image/png", for_="c1")
+    book.add("result", b"second", type="image/jpeg", for_="c1")
+    book.result("c1", "a second text is not taken")
+    book.add("result", b"of nobody", type="image/png", for_="c9")
+    one, two = context(book).last.parts  # type: ignore[union-attr]
+    assert isinstance(one, Result)
+    assert isinstance(two, Result)
+    assert [type(item).__name__ for item in one.content] == ["Text", "Media", "Media"]
+    assert [item.type for item in one.content if isinstance(item, Media)] == ["image/png", "image/jpeg"]
+    assert [type(item).__name__ for item in two.content] == ["Media", "Text"]
+
+
 def test_a_step_settles_what_it_saw_and_what_arrived_meanwhile_waits(book: Book) -> None:
     book.message("one")
     upto = book.n

@@ -226,14 +226,19 @@ def processes(word: str) -> list[int]:
 
 
 def judge(found: list[Record], *, whole: bool = True) -> chains.Chain:
-    """What holds for every session's file: each closed call has at most one result (with `whole`, exactly one), each
-    result its call, and the next request is one that a provider takes.
+    """What holds for every session's file: each closed call has at most one result (with `whole`, exactly one; images
+    that it has shown follow it), each result its call, and the next request is one that a provider takes.
     """
     chain = chains.fold(found, "judged")
     check(chain.context())
     steps = {record.id for record in found if record.kind == "step"}
     closed = [record.id for record in found if record.kind == "call" and record.header.step in steps]
-    results = Counter(record.header.for_ for record in found if record.kind == "result")
+    results: Counter[str] = Counter()
+    for record in found:
+        if record.kind == "result" and not (
+            results[record.header.for_] and record.header.type.startswith("image/")
+        ):
+            results[record.header.for_] += 1
     assert set(results) <= set(closed)
     assert all(count == 1 for count in results.values()), results
     assert len(set(closed)) == len(closed)

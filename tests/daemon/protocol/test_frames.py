@@ -59,6 +59,7 @@ FULL: dict[str, Any] = {  # a value other than the default for every field, by n
     "unknown": "the journal is gone",
     "stopped": "timeout",
     "notes": ("a", "b"),
+    "images": (frames.Image("/scratch/runs/x/image-1.png", "image/png", 70),),
     "size": 11,
     "lines": 12,
     "end": True,
