@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from daemon import admission
 from daemon.admission import Door
@@ -34,11 +35,13 @@ from mesh.registry import RegistryError
 from mesh.shelf import Shelf
 from mesh.wheelhouse import Wheel
 
+EXAMINED: Final = 60.0  # seconds for which what was found out of this machine holds
 NO_WHEEL: Final = 60.0  # seconds before a wheel that could not be made is tried again
 
 log = structlog.get_logger()
 
 Opening = Callable[[Wanted], AbstractAsyncContextManager[Interface]]
+Examining = Callable[[], Awaitable[tuple[bool, str]]]
 
 
 class Workers(Protocol):
@@ -73,6 +76,7 @@ class Meshed:
         group: asyncio.TaskGroup,
         *,
         opening: Opening | None = None,
+        examine: Examining | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         made = opening or partial(interface.opening, folder=data / keys.FOLDER, backend=table.backend)
@@ -85,6 +89,8 @@ class Meshed:
         self._now = now
         self._shelf = Shelf(data / shelf.FOLDER)
         self._no_wheel_until = 0.0
+        self._examine = examine or partial(interface.examine, table.backend, table.port)
+        self._examined: tuple[float, bool, str] = (-EXAMINED, True, "")
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
@@ -119,6 +125,17 @@ class Meshed:
             workers=found.nodes,
             relay=relay,
         )
+
+    async def examined(self) -> api.MeshInfo:
+        """The same; and of a mesh that nobody has needed yet, how it would be made, or why it cannot."""
+        found = self.describe()
+        if found.state != "idle":
+            return found
+        at, can, said = self._examined
+        if self._now() >= at + EXAMINED:
+            can, said = await self._examine()
+            self._examined = (self._now(), can, said)
+        return replace(found, how=said) if can else replace(found, why=said)
 
     async def tokens(self) -> Sequence[api.TokenInfo]:
         """Every join token, by id. Raises NoSpace."""

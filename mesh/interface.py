@@ -45,6 +45,19 @@ class _Kept:
             raise Fault(f"nothing can listen at TCP port {port} inside of the mesh: {error}") from error
 
 
+async def examine(backend: str, port: int) -> tuple[bool, str]:
+    """Whether there can be a mesh on this machine, and how it would be made or why it cannot, in a sentence."""
+    from mesh.handle import HelperError
+    from mesh.handle import examine as ask
+    from mesh.picking import Backend, Off
+
+    try:
+        found = await ask(msgspec.convert(backend, Backend), port)
+    except HelperError as error:
+        return False, str(error)
+    return not isinstance(found, Off), found.said
+
+
 @asynccontextmanager
 async def opening(wanted: Wanted, folder: Path, backend: str) -> AsyncIterator[Interface]:
     """The interface, while the context is open; its logs and its lock are in `folder`. Raises Fault."""

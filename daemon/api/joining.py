@@ -24,7 +24,7 @@ class Joining:
                 method="GET",
                 path=api.MESH,
                 handler=self.mesh,
-                what="How the mesh stands: up, and where; or not, and why.",
+                what="How the mesh stands: up, and where; or not, and why; or how it would be made.",
                 answer=json(api.MeshInfo),
             ),
             Route(
@@ -73,7 +73,7 @@ class Joining:
         ]
 
     async def mesh(self, request: web.Request, caller: Caller) -> web.Response:
-        return reply(self._mesh.describe())
+        return reply(await self._mesh.examined())
 
     async def tokens(self, request: web.Request, caller: Caller) -> web.Response:
         return reply(await self._mesh.tokens())

@@ -52,6 +52,12 @@ def providers(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     )
 
 
+def tokens(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of join tokens that let machines join."""
+    found = _ask(ctx, lambda client: client.tokens()) or ()
+    return _beginning(incomplete, [(str(each.id), each.name) for each in found if each.state == "good"])
+
+
 def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of API keys."""
     found = _ask(ctx, lambda client: client.keys()) or ()

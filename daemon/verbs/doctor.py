@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from daemon import config, release
-from daemon.client import ApiFailure
+from daemon.client import ApiFailure, Client
 from daemon.config import Settings
 from daemon.plain import count, line
 from daemon.protocol import api
@@ -69,6 +69,7 @@ async def _asked(
         async with asyncio.timeout(PATIENCE), connect(place) as client:
             found.append(_release((await client.version()).version, ours, target))
             found += _workers(await client.workers())
+            found += await _mesh_of(client)
             found += _providers((await client.providers()), environ, place.here)
             found += _future(await client.list(limit=1))
     except VerbError as error:
@@ -147,6 +148,36 @@ def _workers(workers: Sequence[api.WorkerInfo]) -> Iterator[Check]:
             yield ok(
                 f"worker {worker.name}", f"connected, runs {', '.join(worker.interpreters) or 'nothing'}"
             )
+
+
+async def _mesh_of(client: Client) -> list[Check]:
+    try:
+        return [_mesh(await client.mesh())]
+    except ApiFailure as error:
+        if error.status == 404:  # a daemon of an earlier release, which is said above
+            return []
+        raise
+
+
+def _mesh(mesh: api.MeshInfo) -> Check:
+    who = f"harness {line(mesh.name)}"
+    if mesh.state == "off":
+        return ok("mesh", f"{who}: off, by `backend` in [mesh] of outrider.toml")
+    if mesh.state == "idle" and mesh.why:
+        return warning("mesh", f"{who}: no other machine can join: {line(mesh.why, 500)}")
+    if mesh.state == "idle":
+        how = f"; it would be {line(mesh.how, 500)}" if mesh.how else ""
+        return ok("mesh", f"{who}: not in use, and no port of it is open; `outrider token new` opens it{how}")
+    if mesh.state == "starting":
+        return warning("mesh", f"{who}: it is coming up")
+    if mesh.state == "failing":
+        return failing(
+            "mesh",
+            f"{who}: {line(mesh.why, 500)}",
+            "correct that: the daemon tries again by itself, each minute",
+        )
+    ports = f"UDP {mesh.port}, joining at {', '.join(mesh.join)}, control TCP {mesh.control} inside"
+    return ok("mesh", f"{who}: up, {line(mesh.how, 500)}; {ports}; {count(mesh.workers, 'worker')} joined")
 
 
 def _providers(said: api.Providers, environ: Mapping[str, str], here: bool) -> Iterator[Check]:

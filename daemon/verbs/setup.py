@@ -35,17 +35,19 @@ async def workers(place: Where, json: bool) -> int:
     if json:
         say_json(found)
         return OK
+    far = ("PATH", "HANDSHAKE", "IN", "OUT", "ADDRESS") if any(worker.mesh for worker in found) else ()
     table(
-        ("NAME", "STATE", "SYSTEM", "INTERPRETERS", "CPUS", "MEMORY", "RUNNING", "HOST"),
+        ("NAME", "STATE", "SYSTEM", "INTERPRETERS", "CPUS", "MEMORY", "RUNNING", *far, "HOST"),
         [
             (
                 worker.name,
                 _state(worker),
-                f"{worker.os} {worker.arch}",
+                f"{worker.os} {worker.arch}".strip(),
                 ", ".join(worker.interpreters),
                 str(worker.cpus or ""),
                 size(worker.memory) if worker.memory else "",
                 str(worker.running),
+                *(_in_the_mesh(worker.mesh) if far else ()),
                 worker.reason or worker.hostname,
             )
             for worker in found
@@ -53,6 +55,19 @@ async def workers(place: Where, json: bool) -> int:
         {1: STATES},
     )
     return OK
+
+
+def _in_the_mesh(mesh: api.Membership | None) -> tuple[str, str, str, str, str]:
+    """What the columns of the mesh say."""
+    if mesh is None:
+        return ("", "", "", "", "")
+    return (
+        mesh.path,
+        ago(mesh.handshake) if mesh.handshake else "never",
+        size(mesh.rx),
+        size(mesh.tx),
+        mesh.address,
+    )
 
 
 def _state(worker: api.WorkerInfo) -> str:

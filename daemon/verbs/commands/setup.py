@@ -1,4 +1,4 @@
-"""How the verbs on workers, models, providers and API keys are written."""
+"""How the verbs on workers, join tokens, models, providers and API keys are written."""
 
 import asyncio
 from typing import Final, get_args
@@ -7,7 +7,7 @@ import click
 
 from daemon.protocol import api
 from daemon.verbs import complete
-from daemon.verbs.options import Listing, id_argument, json_option, where
+from daemon.verbs.options import Listing, id_argument, json_option, where, whole_number
 
 
 @click.group(
@@ -151,4 +151,55 @@ def key_revoke(name: str, json: bool) -> int:
     return asyncio.run(setup.revoke_key(where(), name, json))
 
 
-COMMANDS: Final = (workers, models, providers, key)
+@click.group(cls=Listing, subcommand_metavar="[ls | new [NAME] | revoke ID]")
+def token() -> None:
+    """Make, list and revoke the tokens that machines join with."""
+
+
+@token.command("ls")
+@json_option
+def token_ls(json: bool) -> int:
+    """List the tokens; none is shown itself."""
+    from daemon.verbs import joining
+
+    return asyncio.run(joining.tokens(where(), json))
+
+
+@token.command("new")
+@click.argument("name", default="")
+@click.option(
+    "--uses", type=whole_number(1), default=1, metavar="N", help="Machines that it lets join; 1 unless given."
+)
+@click.option(
+    "--expires", default="24h", metavar="TIME", help="How long it does: 30m, 12h, 7d; 24h unless given."
+)
+@click.option(
+    "--ephemeral", is_flag=True, help="Who joins by it leaves by itself when it is gone for minutes."
+)
+@click.option("--line", "only_line", is_flag=True, help="Print the shell line alone, without the token.")
+@json_option
+def token_new(name: str, uses: int, expires: str, ephemeral: bool, only_line: bool, json: bool) -> int:
+    """Make a token and print it, with the line that makes a machine a worker: shown this once.
+
+    NAME is for you, to know the token by. stdout has the token alone, as in TOKEN=$(outrider token new rack-7). The
+    first one brings the mesh up, and says why where that cannot be.
+    """
+    from daemon.verbs import joining
+
+    new = api.NewToken(name, uses, joining.lifetime(expires), ephemeral)
+    return asyncio.run(joining.new_token(where(), new, only_line, json))
+
+
+@token.command("revoke")
+@click.argument("id", type=whole_number(1), shell_complete=complete.tokens)
+@json_option
+def token_revoke(id: int, json: bool) -> int:
+    """Revoke a token: it lets no machine join any more. Who has joined by it stays."""
+    from daemon.verbs import joining
+
+    return asyncio.run(joining.revoke_token(where(), id, json))
+
+
+token.add_command(click.Command("list", callback=token_ls.callback, params=token_ls.params, hidden=True))
+
+COMMANDS: Final = (workers, token, models, providers, key)

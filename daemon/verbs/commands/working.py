@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from daemon.verbs import complete
-from daemon.verbs.options import Verb, json_option, where
+from daemon.verbs.options import Verb, json_option, where, yes_option
 
 
 def which(verb: Verb) -> Verb:
@@ -20,7 +20,7 @@ def which(verb: Verb) -> Verb:
 
 @click.group(
     invoke_without_command=True,
-    subcommand_metavar="[status | down | cordon NAME | uncordon NAME]",
+    subcommand_metavar="[status | down | cordon NAME | uncordon NAME | remove NAME]",
     short_help="Be a worker of a daemon; see how it stands; have one take no new calls.",
 )
 @click.option(
@@ -106,6 +106,20 @@ def worker_uncordon(name: str, json: bool) -> int:
     from daemon.verbs import setup
 
     return asyncio.run(setup.cordon(where(), name, False, json))
+
+
+@worker.command("remove", short_help="Put a worker out of the mesh for good.")
+@click.argument("name", shell_complete=complete.workers)
+@yes_option
+@json_option
+def worker_remove(name: str, yes: bool, json: bool) -> int:
+    """Put a worker out of the mesh for good, at once: its connection ends, and its key is refused from now on.
+
+    On a terminal this asks first, elsewhere it takes --yes. Calls that run there get an error that the model reads.
+    """
+    from daemon.verbs import joining
+
+    return asyncio.run(joining.remove(where(), name, yes, json))
 
 
 @worker.command("check", short_help="Say whether this installation can be a worker here.")

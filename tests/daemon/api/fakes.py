@@ -280,6 +280,9 @@ class FakeMesh:
     def describe(self) -> api.MeshInfo:
         return self.info
 
+    async def examined(self) -> api.MeshInfo:
+        return self.info
+
     async def tokens(self) -> Sequence[api.TokenInfo]:
         self._check()
         return [
