@@ -88,6 +88,7 @@ class Carrier:
         return None
 
     def _age(self, call: Record) -> float:
-        """Seconds since a call was recorded; a clock that was set back makes it no younger than now."""
+        """Seconds since a call was recorded; a clock that was set back since makes it as old as can be."""
         recorded = records.instant(call.header.time)
-        return max(0.0, (self._clock() - recorded).total_seconds()) if recorded else float("inf")
+        age = (self._clock() - recorded).total_seconds() if recorded else -1.0
+        return age if age >= 0 else float("inf")

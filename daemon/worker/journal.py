@@ -53,7 +53,12 @@ class Journal:
     """
 
     def __init__(
-        self, folder: Path, *, clock: Callable[[], float] = time.time, boot: Callable[[], str] | None = None
+        self,
+        folder: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        boot: Callable[[], str] | None = None,
+        uptime: Callable[[], float] | None = None,
     ) -> None:
         self.folder = folder
         self.entries: dict[Key, Entry] = {}
@@ -62,6 +67,7 @@ class Journal:
         self._lock = threading.Lock()
         self._clock = clock
         self._boot = (boot or boot_id)()
+        self._uptime = uptime or up_for
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         birth = read(folder / BIRTH, Birth)
         if birth is None or birth.format != FORMAT:
@@ -73,12 +79,15 @@ class Journal:
         self._take(birth)
 
     def _begin_anew(self) -> Birth:
-        birth = Birth(self._clock(), self._boot, FORMAT)
+        birth = Birth(self._clock(), self._boot, FORMAT, self._uptime())
         write_whole(self.folder / BIRTH, _encode(birth), durable=True)
         return birth
 
     def _take(self, birth: Birth) -> None:
-        self.born = birth.time
+        by_uptime = (
+            bool(birth.boot) and birth.uptime >= 0
+        )  # a clock may be set, long after the machine came up too
+        self._now, self.born = (self._uptime, birth.uptime) if by_uptime else (self._clock, birth.time)
         self.id = f"{birth.time!r}-{birth.boot}"  # no other journal has it
 
     def close(self) -> None:
@@ -89,7 +98,7 @@ class Journal:
     @property
     def age(self) -> float:
         """Seconds since the journal was begun."""
-        return max(0.0, self._clock() - self.born)
+        return max(0.0, self._now() - self.born)
 
     def path(self, key: Key) -> Path:
         """Where a run's output is, if it has any."""
@@ -420,6 +429,11 @@ def write_whole(path: Path, data: bytes | bytearray, *, durable: bool = False) -
     os.rename(temporary, path)
     if durable:
         sync_folder(path.parent)
+
+
+def up_for() -> float:
+    """Seconds since the machine was started, sleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def boot_id() -> str:

@@ -69,11 +69,15 @@ class Result(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Birth(Struct, frozen=True):
-    """When the journal was begun, in which boot of the machine, and in which format."""
+    """When the journal was begun, in which boot of the machine, and in which format.
+
+    `uptime`: the machine's own at that time, which no change of its clock moves; negative where it was not noted.
+    """
 
     time: float
     boot: str = ""
     format: int = 1
+    uptime: float = -1.0
 
 
 class Entry:

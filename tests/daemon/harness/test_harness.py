@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,25 @@ async def test_an_orphan_call_is_asked_for_and_not_run_anew_by_us(store: Store) 
         ((_, name, code, age),) = pool.ran
         assert (name, code) == ("c", "x")
         assert age is not None  # so the pool asks the worker first
+
+
+@pytest.mark.parametrize(("hours", "known"), [(1, True), (-1, False)])
+async def test_the_age_of_an_orphan_call_is_unknown_where_the_clock_was_set_back(
+    store: Store, hours: int, known: bool
+) -> None:
+    pool, clock = FakePool("w"), Clock()
+    never = asyncio.Event()
+    pool.does["x"] = never.wait
+    async with bench(store, FakeProvider(says(run("c", "x"), end="calls")), pool, clock=clock) as b:
+        id = await b.session()
+        await pool.started.wait()
+    clock.now += timedelta(hours=hours)
+    pool = FakePool("w")
+    async with bench(store, FakeProvider(says(text("ok"))), pool, clock=clock) as b:
+        assert await b.rest(id) == "closed"
+        ((_, _, _, age),) = pool.ran
+        assert age is not None
+        assert (3500 < age < 3700) if known else age == float("inf")
 
 
 async def test_an_edit_that_was_done_before_a_restart_is_not_done_again(store: Store) -> None:

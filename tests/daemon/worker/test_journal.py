@@ -14,6 +14,7 @@ from daemon.worker.journal import Journal, Meta, Result, folder_name
 class Clock:
     def __init__(self) -> None:
         self.now = 1_000_000.0
+        self.up = 50.0  # seconds since the machine was started
 
     def __call__(self) -> float:
         return self.now
@@ -30,7 +31,7 @@ def opened(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], Journal]]:
     with contextlib.ExitStack() as held:
 
         def open() -> Journal:
-            one = Journal(tmp_path / "runs", clock=clock)
+            one = Journal(tmp_path / "runs", clock=clock, uptime=lambda: clock.up)
             held.callback(one.close)
             one.load()
             return one
@@ -172,10 +173,33 @@ def test_a_damaged_result_is_told_as_unknown(opened: Callable[[], Journal], cloc
 
 def test_the_age_counts_from_the_first_keeper(opened: Callable[[], Journal], clock: Clock) -> None:
     opened()
-    clock.now += 100
+    clock.up += 100
     assert opened().age == 100
-    clock.now -= 1000
-    assert opened().age == 0
+
+
+def test_a_clock_that_is_set_makes_a_journal_neither_older_nor_younger(
+    opened: Callable[[], Journal], clock: Clock
+) -> None:
+    opened()
+    clock.up += 100
+    for jump in (1e9, -2e9):  # as where a machine without a battery learns the time
+        clock.now += jump
+        assert opened().age == 100
+
+
+def test_where_the_kernel_names_no_boot_the_age_goes_by_the_clock(tmp_path: Path, clock: Clock) -> None:
+    with contextlib.ExitStack() as held:
+
+        def open() -> Journal:
+            one = Journal(tmp_path / "runs", clock=clock, boot=lambda: "", uptime=lambda: clock.up)
+            held.callback(one.close)
+            return one
+
+        open()
+        clock.now += 100
+        assert open().age == 100
+        clock.now -= 1000
+        assert open().age == 0
 
 
 def test_acknowledged_journals_go_after_a_day(opened: Callable[[], Journal], clock: Clock) -> None:
