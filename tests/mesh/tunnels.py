@@ -106,6 +106,24 @@ class FakeDaemon:
             await self.news.wait()
 
 
+async def join(text: str, number: int, clock: Clock) -> Joined | Failed:
+    """Machine `number` joins with this token, at the listener that it names."""
+    facts = Facts(f"gpu-{number}", "linux", "x86_64", "1")
+    joining = Joining(token.decode(text), facts, worker_keys(number), clock)
+    async with aiohttp.ClientSession() as session:
+        while True:
+            step = joining.next()
+            if isinstance(step, Joined | Failed):
+                return step
+            method, body = ("GET", None) if isinstance(step, Get) else ("POST", step.body)
+            url = f"http://{step.place}{step.path}"
+            try:
+                async with session.request(method, url, data=body) as answer:
+                    joining.feed(answer.status, await answer.read())
+            except aiohttp.ClientError as error:
+                joining.lost(str(error))
+
+
 class Star:
     """A hub with what is around it. `failing`: why no interface comes up; `heard`: what one begins with."""
 
@@ -153,22 +171,9 @@ class Star:
     def key(self, number: int) -> bytes:
         return worker_keys(number).public
 
-    async def join(self, text: str, number: int, hostname: str = "") -> Joined | Failed:
+    async def join(self, text: str, number: int) -> Joined | Failed:
         """Machine `number` joins over the network."""
-        facts = Facts(hostname or f"gpu-{number}", "linux", "x86_64", "1")
-        joining = Joining(token.decode(text), facts, worker_keys(number), self.clock)
-        async with aiohttp.ClientSession() as session:
-            while True:
-                step = joining.next()
-                if isinstance(step, Joined | Failed):
-                    return step
-                method, body = ("GET", None) if isinstance(step, Get) else ("POST", step.body)
-                url = f"http://{step.place}{step.path}"
-                try:
-                    async with session.request(method, url, data=body) as answer:
-                        joining.feed(answer.status, await answer.read())
-                except aiohttp.ClientError as error:
-                    joining.lost(str(error))
+        return await join(text, number, self.clock)
 
     async def joined(self, number: int = 2, *, ephemeral: bool = False) -> str:
         """A machine that has joined; its name."""
