@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from daemon.protocol.records import Record
-from daemon.worker import launch
+from daemon.worker import launch, reaper
 from tests.daemon.worker.dialing import Dial
 from tests.e2e.driving import VIA, Driver, Stage, becomes, driver, judge, pause, processes, stage, token
 
 RUNS = 8
+TWO_GB = 2_000_000_000
 UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
 
 
@@ -231,6 +232,42 @@ async def test_a_keeper_that_is_frozen_until_it_is_given_up_comes_back_with_the_
         found = await on.closes(session)
         assert result(found).text().endswith("went")
         assert here.ran() == [session]
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+async def test_three_runs_of_two_gigabytes_at_once_take_no_memory_of_the_worker_or_the_daemon(
+    here: Stage,
+) -> None:
+    async with driver(here) as on:
+        await here.mock.config(calls=1, code="seq 100000")
+        made = [await on.session("Go.") for _ in range(3)]
+        for session in made:
+            await on.closes(session)
+        reapers = await asyncio.to_thread(reaper.children, here.keeper())
+        assert len(reapers) == 3
+        pids = (here.keeper(), here.daemon.pid, *reapers)
+        before = {pid: peak(pid) for pid in pids}
+        await here.mock.config(calls=1, code=f"head -c {TWO_GB} /dev/zero | tr '\\0' x")
+        for session in made:
+            await on.post(session, "Much.")
+        for session in made:
+            async with asyncio.timeout(240):
+                while (await on.client.info(session)).status == "stepping":
+                    await pause(0.5)
+            said = [record for record in await on.closes(session) if record.kind == "result"][-1]
+            assert said.text().startswith("x" * 10_000)
+            assert said.header.truncated == 1
+            Path(said.header.full_output or "").unlink(
+                missing_ok=True
+            )  # or the journal let it go: over its limit
+        grown = {pid: peak(pid) - before[pid] for pid in pids}
+        assert sum(grown.values()) < 32 << 20, grown
+
+
+def peak(pid: int) -> int:
+    """The most memory that a process ever held, in bytes."""
+    return int(Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()[0]) << 10
 
 
 @pytest.mark.campaign
