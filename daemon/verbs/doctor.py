@@ -144,6 +144,10 @@ def _workers(workers: Sequence[api.WorkerInfo]) -> Iterator[Check]:
             )
         elif worker.cordoned:
             yield warning(f"worker {worker.name}", "connected, and cordoned: it takes no new calls")
+        elif worker.reason:
+            yield warning(
+                f"worker {worker.name}", f"connected, of release {line(worker.release)}; {line(worker.reason)}"
+            )
         else:
             yield ok(
                 f"worker {worker.name}", f"connected, runs {', '.join(worker.interpreters) or 'nothing'}"

@@ -112,6 +112,7 @@ def test_a_daemon_of_another_release_is_a_warning() -> None:
         (api.WorkerInfo("gpu", "gone", seen="2020-01-01T00:00:00Z"), "warning", " d ago"),
         (api.WorkerInfo("gpu", "refused", "no"), "warning", "refuses it: no"),
         (api.WorkerInfo("gpu", "connected"), "ok", "runs nothing"),
+        (api.WorkerInfo("gpu", "connected", "disk full", "0.9"), "warning", "of release 0.9; disk full"),
     ],
 )
 def test_workers_are_judged(worker: api.WorkerInfo | None, state: str, words: str) -> None:
