@@ -20,7 +20,9 @@ Then the endpoint is set, and WireGuard made to say something there, so that the
 under way to the old place is dropped with the relay's end (it would lead WireGuard back there): the packets of one
 round trip, at a change of path and never at a probe in vain.
 
-An idle tunnel has no answers but to handshakes, so a way counts as lost by what was sent in vain, not by silence.
+An idle tunnel has no answers but to handshakes, so a way counts as lost by what was sent in vain, not by silence; or
+when no handshake came for three minutes, as WireGuard does not count what the system would not send for it (without a
+route, say); or when who uses the tunnel says so and nothing comes.
 """
 
 from collections.abc import Mapping
@@ -39,6 +41,7 @@ UNANSWERED: Final = 20.0  # seconds: WireGuard itself takes 15 s without an answ
 VAIN: Final = (
     400  # bytes sent without an answer: an idle tunnel sends 308 at the most before it hears of the hub
 )
+SUSPECT: Final = 10.0  # seconds without a packet after which a suspicion is believed
 FIRST_ANSWER: Final = 15.0  # seconds the relay has until something comes: three initiations
 RELAY_DOWN: Final = 10.0  # seconds the relay may be down before endpoints are tried
 PROBE: Final = 60.0  # seconds between tries of a direct way
@@ -81,7 +84,8 @@ class Seen(Struct, frozen=True, kw_only=True):
     `handshake`: when the last one was, None for never. `relay`: the endpoint that stands for the relay, None while it
     is not started; `down`: since when its connection is down, None while it is up or dials for the first time.
     `probing`: a probe is under way; `answered`: the endpoint by which one was answered, told once. `fits`: whether a
-    full packet passes on the direct way, None while that is not known.
+    full packet passes on the direct way, None while that is not known. `suspect`: what goes through the tunnel has got
+    no answer for a while.
     """
 
     now: float
@@ -95,6 +99,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     probing: bool = False
     answered: Endpoint | None = None
     fits: bool | None = None
+    suspect: bool = False
 
 
 class SetEndpoint(Struct, frozen=True):
@@ -202,7 +207,11 @@ def _event(path: Path, seen: Seen) -> Event | None:
     now = seen.now
     spent = now - path.since
     asked = path.asked
-    vain = asked is not None and now - asked >= UNANSWERED and seen.tx - path.tx >= VAIN
+    lost = (
+        (asked is not None and now - asked >= UNANSWERED and seen.tx - path.tx >= VAIN)
+        or now - max(path.since, seen.handshake or path.since) >= STALE
+        or (seen.suspect and now - max(path.since, path.heard) >= SUSPECT)
+    )
     match path.state:
         case State.TRYING:
             if path.proven:
@@ -213,13 +222,13 @@ def _event(path: Path, seen: Seen) -> Event | None:
             if path.endpoint is None or (spent >= TRY and (waited or spent >= LONGEST_TRY)):
                 return Event.SILENT if path.index + 1 < len(seen.addresses) else Event.LAST
         case State.DIRECT:
-            if vain:
+            if lost:
                 return Event.LOST
         case State.RELAYED:
             if seen.answered is not None:
                 return Event.PROBED
             down = seen.down is not None and now - max(seen.down, path.since) >= RELAY_DOWN
-            if vain or down or (not path.proven and spent >= FIRST_ANSWER):
+            if lost or down or (not path.proven and spent >= FIRST_ANSWER):
                 return Event.LOST
         case None:
             pass

@@ -88,6 +88,7 @@ class Wayfinder:
         self._addresses: tuple[Endpoint, ...] = ()
         self._detour: Detour | None = None
         self._fits: bool | None = None
+        self._suspect = False
         self._answered: Endpoint | None = None
         self._work: dict[str, asyncio.Task[None]] = {}
         self._stack = AsyncExitStack()
@@ -112,6 +113,11 @@ class Wayfinder:
     def relay(self) -> Standing | None:
         """How the relay's connection stands, None while there is none."""
         return self._detour.standing() if self._detour is not None else None
+
+    def suspect(self) -> None:
+        """What goes through the tunnel has got no answer for a while: if nothing at all comes, try other ways now."""
+        self._suspect = True
+        self.look_again()
 
     def look_again(self) -> None:
         """Something has changed."""
@@ -143,7 +149,7 @@ class Wayfinder:
         seen = self._see(await self._tunnel.look())
         before = self.path
         self._path, did = decide(self._path, seen)
-        self._answered = None
+        self._answered, self._suspect = None, False
         if self.path != before:
             log.info("the way to the harness has changed", before=before, now=self.path)
         for action in did:
@@ -164,6 +170,7 @@ class Wayfinder:
             probing="probe" in self._work,
             answered=self._answered,
             fits=self._fits,
+            suspect=self._suspect,
         )
 
     async def _do(self, action: Action) -> None:

@@ -57,6 +57,8 @@ class World:
         self.probing: tuple[Endpoint, ...] = ()
         self.answered: Endpoint | None = None
         self.fits: bool | None = None
+        self.suspect = False
+        self.counted = True  # whether WireGuard's count of what it sent grows where nothing can be sent
         self.lost = 0  # packets of data that reached nobody
         self.log: list[tuple[float, Action]] = []
         self._begun = -1e9  # the last initiation
@@ -77,6 +79,7 @@ class World:
             probing=bool(self.probing),
             answered=answered,
             fits=self.fits,
+            suspect=self.suspect,
         )
 
     def step(self) -> list[Action]:
@@ -136,7 +139,8 @@ class World:
             self._send(KEEPALIVE)
 
     def _send(self, size: int) -> bool:
-        self.tx += size
+        if self.counted or self._reaches(self.endpoint):
+            self.tx += size
         self._kept = self.now
         return self._reaches(self.endpoint)
 
@@ -145,8 +149,9 @@ class World:
 
     def _initiate(self) -> None:
         self._begun = self.now
-        self.tx += INITIATION
         reached = self._reaches(self.endpoint)
+        if self.counted or reached:
+            self.tx += INITIATION
         if self.endpoint == RELAY and self.probing:
             self.answered = next((each for each in self.probing if each in self.direct), None)
             reached = reached or self.answered is not None
@@ -252,6 +257,31 @@ def test_an_idle_direct_way_that_dies_gives_way_with_the_next_handshake() -> Non
     world.run(100)
     world.direct = set()
     world.until(lambda here: state(State.RELAYED)(here) and proven(here), 220)
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_direct_way_on_which_nothing_can_be_sent_gives_way_after_three_minutes(busy: bool) -> None:
+    world = World([A], direct=[A], busy=busy)
+    world.run(100)
+    world.direct, world.counted = set(), False
+    world.until(lambda here: state(State.RELAYED)(here) and proven(here), 220)
+
+
+@pytest.mark.parametrize("way", [State.DIRECT, State.RELAYED])
+def test_a_way_of_which_its_user_says_that_it_is_silent_is_left_at_once(way: State) -> None:
+    world = World([A], direct=[A] if way is State.DIRECT else [])
+    world.until(proven, 60)
+    world.run(30)
+    world.suspect = True
+    world.step()
+    assert world.path.state is State.TRYING
+
+
+def test_a_suspicion_is_not_believed_while_packets_come() -> None:
+    world = World([A], direct=[A], busy=True)
+    world.run(30)
+    world.suspect = True
+    assert world.run(300) == []
 
 
 def test_an_idle_direct_way_that_lives_is_left_alone_for_a_day() -> None:
