@@ -1,12 +1,13 @@
 """One request and its answers on one connection: a run that is waited for, a file that is read or written."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Final, Literal
 
 from msgspec import Struct
 
-from daemon.connection import Connection, Request
+from daemon.connection import Connection, Lost, Request
 from daemon.protocol import frames
 from daemon.protocol.framing import FramingError
 
@@ -163,26 +164,44 @@ async def write(connection: Connection, make: Callable[[int, bool], frames.Write
 
     Sends no more than the window ahead of what the worker has taken up. Raises Lost and Refused.
     """
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        for at in range(0, len(data), frames.PIECE):
+            yield data[at : at + frames.PIECE]
+
+    return await pour(connection, make, pieces())
+
+
+async def pour(
+    connection: Connection, make: Callable[[int, bool], frames.Write], pieces: AsyncGenerator[bytes, None]
+) -> int:
+    """`write` of pieces of at most frames.PIECE bytes, taken as they can go out. Raises what `pieces` does, too."""
     with connection.request() as request:
-        try:
-            return await _pour(connection, request, make, data)
-        except asyncio.CancelledError:
-            connection.post(_give_up(request))
-            raise
+        async with aclosing(pieces):
+            try:
+                return await _pour(connection, request, make, pieces)
+            except (Lost, Refused):
+                raise
+            except BaseException:
+                connection.post(_give_up(request))
+                raise
 
 
 async def _pour(
-    connection: Connection, request: Request, make: Callable[[int, bool], frames.Write], data: bytes
+    connection: Connection,
+    request: Request,
+    make: Callable[[int, bool], frames.Write],
+    pieces: AsyncIterator[bytes],
 ) -> int:
-    sent, window, last = 0, frames.WINDOW, False
+    window = frames.WINDOW
+    waiting: bytes | None = await anext(pieces, b"")
     while True:
-        piece = data[sent : sent + frames.PIECE]
         got = request.poll()
-        if got is None and not last and len(piece) <= window:
-            sent += len(piece)
-            window -= len(piece)
-            last = sent == len(data)
-            await connection.send(encode(make(request.id, last), piece))
+        if got is None and waiting is not None and len(waiting) <= window:
+            following = await anext(pieces, None)
+            window -= len(waiting)
+            await connection.send(encode(make(request.id, following is None), waiting))
+            waiting = following
             continue
         frame, body = got or await request.next()
         match frame:

@@ -1,7 +1,7 @@
 """Call a worker: at most once, whatever becomes of its connection."""
 
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final, Literal, TypeVar
 
 import structlog
@@ -152,6 +152,46 @@ class Pool(Roster):
             return await exchange.write(connection, lambda id, last: replace(frame, id=id, last=last), data)
 
         return await self._through(worker, self._call(session, call, age, begun), attempt)
+
+    async def size(self, worker: str, path: str) -> int:
+        """Bytes of a file; waits for no worker. Raises WorkerGone, Cordoned, Refused."""
+        connection = self._now(worker)
+        frame = frames.Read(id=0, path=path, limit=1)
+        try:
+            return (await exchange.read(connection, lambda id: replace(frame, id=id), MAX_READ)).size
+        except Lost as lost:
+            raise WorkerGone(worker, str(lost), started=False) from lost
+
+    async def pour(
+        self,
+        worker: str,
+        path: str,
+        pieces: AsyncGenerator[bytes, None],
+        *,
+        behind: str = "",
+        mode: int = 0o600,
+    ) -> None:
+        """Write a file of any size, piece by piece; waits for no worker, and is not tried again.
+
+        `behind`: the SHA-256 (hex) of what is there, behind which the pieces are put. Raises WorkerGone, Cordoned,
+        Refused (of code `changed` where something else is there), and what `pieces` raises.
+        """
+        connection = self._now(worker)
+        frame = frames.Write(id=0, path=path, mode=mode, expect=behind, append=bool(behind))
+        exchange.check(frame)
+        try:
+            await exchange.pour(connection, lambda id, last: replace(frame, id=id, last=last), pieces)
+        except Lost as lost:
+            raise WorkerGone(worker, str(lost), started=True) from lost
+
+    def _now(self, name: str) -> Connection:
+        """The worker's connection, if it is here and takes what is new. Raises WorkerGone, Cordoned."""
+        worker = self._worker(name)
+        if self.cordoned(name):
+            raise Cordoned(name)
+        if (connection := worker.here) is None:
+            raise WorkerGone(name, worker.reason, started=False)
+        return connection
 
     async def interrupt(self, worker: str, session: str, call: str) -> None:
         """Have one run ended. Returns when the worker has begun; its result comes to `run`.

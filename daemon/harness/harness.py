@@ -13,6 +13,7 @@ import structlog
 
 from daemon.harness import configs, prompt
 from daemon.harness.changes import WORKERS, Changed
+from daemon.harness.copies import Copies
 from daemon.harness.counts import Counts
 from daemon.harness.environments import DROPPED, ENDED, FILE, Environments
 from daemon.harness.errors import (
@@ -82,6 +83,7 @@ class Harness:
             environments=self._environments,
         )
         self._sessions = Sessions(store, release, self._counts)
+        self._copies = Copies(pool, group, self._sessions.log)
         self._started = clock()
         self.ready = False
 
@@ -188,6 +190,7 @@ class Harness:
                     await self.stop(id, via)
                 self._check_writable(session)
                 await session.append(draft("end", via=via, reason="ended"))
+        self._copy_to_workers(session)
         for ref in session.config.workers:
             self._environments.end(ref.name, session.id, ENDED)
 
@@ -228,6 +231,7 @@ class Harness:
     def workers_changed(self) -> None:
         """Called by who owns the pool, when a worker comes or goes."""
         self._sessions.changes.put(WORKERS)
+        self._copies.workers_changed()
 
     def workers(self) -> Sequence[api.WorkerInfo]:
         """Every worker known to the pool."""
@@ -278,6 +282,7 @@ class Harness:
     async def close(self) -> None:
         """Let go of everything that runs. No stop: what is in flight goes on at the next start."""
         self.ready = False
+        await self._copies.close()
         tasks = self._sessions.tasks()
         for task in tasks:
             task.cancel()
@@ -305,10 +310,14 @@ class Harness:
                     await self._write_stop(session, session.stop_by)
                     session.stop_by = None
                     session.stopped.set()  # who asked for it waits for no later pass
+            self._copy_to_workers(session)
         finally:
             session.runner = None
             session.stopped.set()
             self._sessions.rest(session)
+
+    def _copy_to_workers(self, session: Session) -> None:
+        self._copies.update(session.id, [ref.name for ref in session.config.workers])
 
     async def _pass(self, session: Session) -> None:
         """Step until the session is closed, failed or ended. The broad `except` around a step stands here."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from daemon.harness import copies
 from daemon.protocol import frames
 from daemon.protocol.records import WorkerRef
 
@@ -22,6 +23,8 @@ longer in the background, with its output in a file.
 - `read` and `write` take paths relative to the session's folder on that worker. `edit` needs text that occurs \
 exactly once. Writes replace a file as a whole or not at all.
 - Calls of one answer to one interpreter run in order; everything else runs side by side.
+- A worker's file `past` holds this session's own records up to its last pause, without pictures: search it for \
+what you no longer see.
 - A result that says its effect is unknown means just that: look before you do it again.
 
 Work until the task is done, then answer without a call. Say what you did and what you could not do."""
@@ -34,6 +37,7 @@ def workers(
     refs: Sequence[WorkerRef],
     hello: Callable[[str], frames.Hello | None],
     cordoned: Callable[[str], bool] = lambda name: False,
+    session: str = "",
 ) -> str:
     """The list of a session's workers as the model is told it; the same state gives the same text."""
     if not refs:
@@ -49,6 +53,7 @@ def workers(
         size = f"{said.cpus} CPUs, {said.memory >> 20} MiB" if said.cpus else "size unknown"
         lines.append(
             f"- {ref.name}: {said.os} {said.arch}, {size}; interpreters: {', '.join(said.interpreters)}; "
-            f"folder: {folder}; scratch: {said.scratch}" + (f"; {CORDONED}" if cordoned(ref.name) else "")
+            f"folder: {folder}; scratch: {said.scratch}; past: {copies.path(said.scratch, session)}"
+            + (f"; {CORDONED}" if cordoned(ref.name) else "")
         )
     return "\n".join(lines)

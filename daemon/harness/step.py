@@ -188,7 +188,7 @@ class Stepper:
         ]
         found, looked = await agents.scan(self._pool, new)
         session.tried |= {ref.name: here[ref.name] for ref in new if ref.name not in looked}
-        shown = prompt.workers(config.workers, hello, self._pool.cordoned)
+        shown = prompt.workers(config.workers, hello, self._pool.cordoned, session.id)
         if looked or shown != chain.workers_shown:
             listed = draft("system", shown, source="workers", looked=tuple(looked))
             await session.append(*found, listed, durable=False)

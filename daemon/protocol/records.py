@@ -88,6 +88,7 @@ class Header(Struct, frozen=True, omit_defaults=True, rename={"for_": "for"}):
     via: str = ""
     idempotency_key: str = ""
     source: str = ""
+    omitted: int = 0  # bytes of the body that this copy of a record leaves out
     looked: tuple[str, ...] = ()  # on a list of workers: those whose AGENTS.md files were looked for by now
     upto: int = 0
     model: str = ""
@@ -294,6 +295,15 @@ def encode(record: Record) -> tuple[bytes, bytes]:
         line
     )  # a field of another type than it is declared with would be written, and never read again
     return line, framing.encode(line, body)
+
+
+def without_body(line: bytes) -> bytes:
+    """A record's bytes for a copy of its session that leaves this body out; the header says how long it is."""
+    fields: dict[str, Any] = msgspec.json.decode(line)
+    del fields["crc"]
+    fields["omitted"], fields["len"] = fields["len"], 0
+    start = _encode(fields)[:-1]
+    return framing.encode(b'%b,"crc":"%08x"}' % (start, zlib.crc32(start)), b"")
 
 
 def parse_header(line: bytes) -> Header:

@@ -3,7 +3,7 @@
 import asyncio
 import weakref
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
@@ -49,7 +49,7 @@ class Reader:
         last = self._last(after, limit)
         return self._edge(after), self._edge(last)
 
-    async def chunks(self, after: int, limit: int | None = None) -> AsyncIterator[bytes]:
+    async def chunks(self, after: int, limit: int | None = None) -> AsyncGenerator[bytes, None]:
         """The bytes of `span`, in pieces of at most CHUNK. Raises ValueError past the tip, DamagedError."""
         start, end = self.span(after, limit)
         few = end - start <= CHUNK

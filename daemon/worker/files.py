@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
@@ -400,6 +401,83 @@ def _refuse_unnamed(real: str, asked: str) -> None:
         raise Refusal(
             "bad_request", f"{asked} leads to {shown}, whose name is not UTF-8: use `run` to write it"
         ) from None
+
+
+class Appending:
+    """Pieces that are put behind a file's content, which has to be the expected one; the interface is Writing's.
+
+    Not for files that matter: a power cut may leave a part of it, which the next one's `expect` shows.
+    """
+
+    temporary = ""  # nothing is put in place
+
+    def __init__(self, frame: frames.Write, access: Access = EVERYWHERE) -> None:
+        path = self.asked = resolve(frame.path, frame.cwd)
+        if not frame.expect or frame.remove or frame.call:
+            raise Refusal(
+                "bad_request", "`append` goes with `expect`, and with none of `remove`, `session` and `call`"
+            )
+        self.size = 0
+        self._lock = threading.Lock()
+        self._fd = -1
+        try:
+            self.path = os.path.realpath(path)
+            access.write(self.path, path)
+            regular(os.stat(self.path), path)
+            flags = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._fd = os.open(self.path, flags)
+            regular(os.fstat(self._fd), path)
+            access.opened_to_write(self._fd, self.path, path)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with open(self._fd, "rb", buffering=0, closefd=False) as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+                self._start = file.tell()
+            if found != frame.expect.lower():
+                raise Refusal("changed", f"{path} is not what is to be appended to")
+        except BlockingIOError as error:
+            self._close()
+            raise Refusal("busy", f"{path} is being appended to already") from error
+        except OSError as error:
+            self._close()
+            raise refusal(error, path) from error
+        except Refusal:
+            self._close()
+            raise
+
+    def add(self, data: bytes) -> None:
+        try:
+            with self._lock:
+                view = memoryview(data)
+                while view:
+                    wrote = os.pwrite(self._fd, view, self._start + self.size)
+                    self.size += wrote
+                    view = view[wrote:]
+        except OSError as error:
+            raise refusal(error, self.asked) from error
+
+    def seal(self) -> None:
+        """Everything has come."""
+
+    def check(self) -> None:
+        """It was checked as it was opened."""
+
+    def commit(self) -> None:
+        """Keep what was added."""
+        self._close()
+
+    def drop(self) -> None:
+        """Cut off what was added, unless it was kept."""
+        with self._lock:
+            if self._fd >= 0:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, self._start)
+        self._close()
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
 
 
 def digest(path: str) -> str:

@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ import msgspec
 
 from daemon.allowance import Allowance
 from daemon.protocol import frames
-from daemon.worker import access, connection, interpreters, journal, runs, surroundings
+from daemon.worker import access, connection, interpreters, journal, pasts, runs, surroundings
 from daemon.worker.writes import Writes
 
 LOCK: Final = "keeper.lock"
@@ -205,6 +206,7 @@ class Keeper:
         """Let go of journals from time to time: soon after a run, else for those whose day is over."""
         while True:
             await asyncio.to_thread(self.runs.journal.clean)
+            await asyncio.to_thread(pasts.clean, self.scratch / pasts.FOLDER, time.time())
             await asyncio.sleep(CLEAN_PAUSE)
             self._ended.clear()
             with contextlib.suppress(TimeoutError):

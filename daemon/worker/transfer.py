@@ -105,7 +105,11 @@ async def receive_file(
     key = (frame.session, frame.call) if frame.call else None
     if (before := await writes.before(key)) is not None:
         return before
-    writing = await limited(files.Writing, frame, access, undo=files.Writing.drop)
+    writing: files.Writing | files.Appending
+    if frame.append:
+        writing = await limited(files.Appending, frame, access, undo=files.Appending.drop)
+    else:
+        writing = await limited(files.Writing, frame, access, undo=files.Writing.drop)
     try:
         last = False
         while not last:

@@ -37,7 +37,7 @@ class Writes:
             )
         return (await asyncio.to_thread(self._journal.result, key)).size
 
-    async def commit(self, writing: files.Writing, key: journal.Key | None) -> int:
+    async def commit(self, writing: files.Writing | files.Appending, key: journal.Key | None) -> int:
         """Put a sealed file in place; the bytes written. Goes on to its end even when the caller is cancelled."""
         try:
             done = await self.before(key)
@@ -54,7 +54,7 @@ class Writes:
         return await asyncio.shield(result)
 
     async def _commit(
-        self, writing: files.Writing, key: journal.Key | None, result: asyncio.Future[int]
+        self, writing: files.Writing | files.Appending, key: journal.Key | None, result: asyncio.Future[int]
     ) -> None:
         lock = self._paths.setdefault(writing.path, asyncio.Lock())
         try:
@@ -83,7 +83,7 @@ class Writes:
             if not result.done():
                 result.cancel()
 
-    def _replace(self, writing: files.Writing, key: journal.Key | None) -> None:
+    def _replace(self, writing: files.Writing | files.Appending, key: journal.Key | None) -> None:
         try:
             writing.check()
             if key:

@@ -1,7 +1,7 @@
 """The pool against a worker that the test plays: at most once, whatever becomes of the connection."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -1220,3 +1220,69 @@ async def until(true: Callable[[], bool]) -> None:
 async def waits(bench: Bench) -> None:
     """Until a call waits for the worker to dial."""
     await until(lambda: bench.clock.planned > 0)
+
+
+# Files that are poured
+
+
+async def pieces(count: int, size: int = frames.PIECE) -> AsyncGenerator[bytes, None]:
+    for _ in range(count):
+        yield bytes(size)
+
+
+async def test_a_file_is_poured_no_faster_than_the_worker_takes_it_up(bench: Bench) -> None:
+    await bench.worker.dial()
+    await bench.worker.settled()
+    window = frames.WINDOW // frames.PIECE
+    task = bench.tasks.start(bench.pool.pour("gpu", "f", pieces(window + 2), behind="ab"))
+    got = [await bench.worker.take(frames.Write) for _ in range(window)]
+    assert {(frame.append, frame.expect, frame.last) for frame in got} == {(True, "ab", False)}
+    id = got[0].id
+    await bench.worker.settled()  # the pong is the next frame: nothing more came
+    bench.worker.send(frames.Window(id=id, bytes=2 * frames.PIECE))
+    assert [(await bench.worker.take(frames.Write)).last for _ in range(2)] == [False, True]
+    bench.worker.send(frames.Done(id=id, size=1))
+    await task
+
+
+async def test_nothing_is_poured_as_one_empty_piece_which_is_the_last(bench: Bench) -> None:
+    await bench.worker.dial()
+    await bench.worker.settled()
+    task = bench.tasks.start(bench.pool.pour("gpu", "f", pieces(0)))
+    frame = await bench.worker.take(frames.Write)
+    assert (frame.last, frame.append, bench.worker.body) == (True, False, b"")
+    bench.worker.send(frames.Done(id=frame.id))
+    await task
+
+
+async def test_a_pour_is_given_up_at_the_worker_when_its_source_fails(bench: Bench) -> None:
+    async def failing() -> AsyncGenerator[bytes, None]:
+        for _ in range(3):
+            yield b"x"
+        raise OSError("the disk")
+
+    await bench.worker.dial()
+    await bench.worker.settled()
+    task = bench.tasks.start(bench.pool.pour("gpu", "f", failing()))
+    with pytest.raises(OSError, match="the disk"):
+        await task
+    for _ in range(2):
+        assert not (await bench.worker.take(frames.Write)).last
+    assert (await bench.worker.take(frames.Window)).bytes == 0
+
+
+async def test_a_pour_waits_for_no_worker_and_is_not_tried_again(bench: Bench) -> None:
+    with pytest.raises(WorkerGone, match="has not dialed"):
+        await bench.pool.pour("gpu", "f", pieces(1))
+    with pytest.raises(WorkerGone):
+        await bench.pool.size("gpu", "f")
+    await bench.worker.dial()
+    await bench.worker.settled()
+    task = bench.tasks.start(bench.pool.pour("gpu", "f", pieces(1)))
+    size = bench.tasks.start(bench.pool.size("gpu", "f"))
+    await bench.worker.take(frames.Write)
+    await bench.worker.take(frames.Read)
+    await bench.worker.cut()
+    for one in (task, size):
+        with pytest.raises(WorkerGone, match="closed the connection"):
+            await one

@@ -1,9 +1,10 @@
 """A provider that answers what the test wrote down, and a worker that does what the test says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,9 @@ class FakePool:
         self.acked: list[str] = []
         self.interrupted: list[str] = []
         self.killed: list[str] = []
+        self.copies: dict[tuple[str, str], bytes] = {}  # by worker and path: sessions' files
+        self.full: set[str] = set()  # workers that take none of those
+        self.poured: list[tuple[str, int]] = []  # worker and bytes of each piece of a session's file
         self.reasons: list[str] = []  # of the kills
         self.cordons: set[str] = set()
         self.on_interrupt: Callable[[str], None] = lambda call: None
@@ -219,6 +223,24 @@ class FakePool:
         else:
             self.files[path] = data
         return len(data)
+
+    async def size(self, worker: str, path: str) -> int:
+        if (worker, path) not in self.copies:
+            raise Refused("not_found", f"there is no {path}")
+        return len(self.copies[worker, path])
+
+    async def pour(
+        self, worker: str, path: str, pieces: AsyncGenerator[bytes, None], *, behind: str = "", mode: int = 0
+    ) -> None:
+        there = self.copies.get((worker, path))
+        if behind and (there is None or sha256(there).hexdigest() != behind):
+            await pieces.aclose()
+            raise Refused("changed", f"{path} is not what is to be appended to")
+        added = b"".join([piece async for piece in pieces])
+        if worker in self.full:
+            raise Refused("failed", f"{path}: No space left on device")
+        self.copies[worker, path] = (there or b"" if behind else b"") + added
+        self.poured.append((worker, len(added)))
 
     async def interrupt(self, worker: str, session: str, call: str) -> None:
         self.interrupted.append(call)

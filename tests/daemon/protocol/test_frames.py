@@ -28,6 +28,7 @@ FULL: dict[str, Any] = {  # a value other than the default for every field, by n
     "expect": "ab" * 32,
     "like": "/src/old",
     "remove": True,
+    "append": True,
     "last": True,
     "reason": "it was idle",
     "release": "0.1.0",
