@@ -1,6 +1,7 @@
 """The way out of a user namespace: become pasta or slirp4netns, which have the helper below them, inside of it."""
 
 import os
+import signal
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
@@ -13,12 +14,14 @@ from mesh.plan import Endpoint
 PASTA_V4: Final = ("198.18.91.2", "198.18.91.1")
 PASTA_V6: Final = ("fd5e:0:6f72::2", "fd5e:0:6f72::1")
 SLIRP_V4: Final = "10.0.2.2"  # slirp4netns's own
-SLIRP_V6: Final = "fd00::2"
 SLIRP_MTU: Final = 65520
 
 
 def pasta(program: str, port: int, command: Sequence[str]) -> NoReturn:
     """Become pasta, which makes the namespaces, runs `command` there and ends with it. UDP `port`: let in, 0: none."""
+    signal.signal(
+        signal.SIGPIPE, signal.SIG_DFL
+    )  # Python ignores it; pasta takes that for a failure and ends
     addresses = [
         argument
         for own, gateway in (PASTA_V4, PASTA_V6)
@@ -68,8 +71,10 @@ def slirp4netns(program: str, command: Sequence[str]) -> NoReturn:
 
 
 def inward(endpoint: Endpoint, way_out: str) -> Endpoint:
-    """An endpoint as it is reached from inside: this machine's loopback is behind the gateway."""
+    """An endpoint as it is reached from inside: this machine's loopback is behind the gateway.
+
+    IPv6's too: WireGuard listens for both, and what comes from there by IPv6 comes from a link-local address.
+    """
     if not way_out or not (endpoint.host.startswith("127.") or endpoint.host == "::1"):
         return endpoint
-    v4, v6 = (PASTA_V4[1], PASTA_V6[1]) if way_out == "pasta" else (SLIRP_V4, SLIRP_V6)
-    return Endpoint(v6 if ":" in endpoint.host else v4, endpoint.port)
+    return Endpoint(PASTA_V4[1] if way_out == "pasta" else SLIRP_V4, endpoint.port)
