@@ -146,7 +146,8 @@ def _workers(workers: Sequence[api.WorkerInfo]) -> Iterator[Check]:
             yield warning(f"worker {worker.name}", "connected, and cordoned: it takes no new calls")
         elif worker.reason:
             yield warning(
-                f"worker {worker.name}", f"connected, of release {line(worker.release)}; {line(worker.reason)}"
+                f"worker {worker.name}",
+                f"connected, of release {line(worker.release)}; {line(worker.reason)}",
             )
         else:
             yield ok(

@@ -11,20 +11,21 @@ import fcntl
 import importlib.metadata
 import importlib.util
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec import Struct
+
+from daemon.worker.requirements import needed, unsatisfied
 
 FOLDER: Final = "releases"  # in the scratch folder
 LOG: Final = "install.log"  # in FOLDER: what pip said last
@@ -36,12 +37,6 @@ CHECK_WAIT: Final = (
 START_WAIT: Final = 20.0  # seconds for an installed release to say its name
 SHOWN: Final = 300  # characters of what a program said that go into a reason
 PR_SET_PDEATHSIG: Final = 1
-_REQUIREMENT: Final = re.compile(
-    r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?"
-)
-_EXTRA: Final = re.compile(r"""\bextra\s*==\s*['"]([^'"]*)['"]""")
-_VERSION: Final = re.compile(r"(\d+(?:\.\d+)*)(\.post\d+)?(?:\+[a-z0-9.]+)?")
-_CLAUSE: Final = re.compile(r"\s*(~=|==|!=|<=|>=|<|>)\s*(\d+(?:\.\d+)*)\s*")
 
 
 class InstallError(Exception):
@@ -151,37 +146,6 @@ def _present_requires() -> list[str]:
     return importlib.metadata.requires(NAME) or []
 
 
-def normal(name: str) -> str:
-    """A distribution's name as it is compared."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def needed(requires: Iterable[str], present: Iterable[Distribution]) -> list[Distribution]:
-    """Those of `present` that these requirements name, of whatever extra, and what they need in turn, of asked ones."""
-    known: dict[str, Distribution] = {}
-    for one in present:
-        if one.name:  # the first of a name on the path is the one that is imported
-            known.setdefault(normal(one.name), one)
-    seen: set[tuple[str, str]] = set()  # names and extras
-    waiting = list(requires)
-    while waiting:
-        match = _REQUIREMENT.match(waiting.pop())
-        if match is None or (name := normal(match[1])) not in known or name == NAME:
-            continue
-        for extra in ["", *map(normal, re.findall(r"[\w.-]+", match[2] or ""))]:
-            if (name, extra) not in seen:
-                seen.add((name, extra))
-                waiting += [one for one in known[name].requires or [] if _is_of(one, extra)]
-    return [known[name] for name in sorted({name for name, _ in seen})]
-
-
-def _is_of(requirement: str, extra: str) -> bool:
-    """Whether a requirement is of an extra; empty: of none."""
-    marker = requirement.partition(";")[2]
-    named = _EXTRA.findall(marker)
-    return extra in map(normal, named) if extra else not named
-
-
 def _carry(found: Distribution, site: Path) -> None:
     """Take a distribution over: links to the same files, copies where the file system has none.
 
@@ -200,59 +164,6 @@ def _carry(found: Distribution, site: Path) -> None:
             os.link(source, target)
         except OSError:
             shutil.copy2(source, target)
-
-
-def unsatisfied(requires: Iterable[str], present: Iterable[Distribution]) -> Iterator[str]:
-    """The requirements, extras' ones aside, that these distributions do not surely satisfy: pip is to judge them."""
-    versions = {normal(one.name): one.version for one in present if one.name}
-    for requirement in requires:
-        match = _REQUIREMENT.fullmatch(requirement)
-        if match is None:
-            yield requirement
-            continue
-        name, extras, clauses, marker = match.groups("")
-        if "extra" not in marker and (extras or not _holds(clauses, versions.get(normal(name), ""))):
-            yield requirement
-
-
-def _holds(clauses: str, version: str) -> bool:
-    """Whether a version is surely in a set like `<9,>=8.2`: one that cannot be read is in none."""
-    match = _VERSION.fullmatch(version)
-    if match is None:
-        return False
-    have, after = _numbers(match[1]), bool(match[2])
-    for clause in filter(None, clauses.strip().split(",")):
-        found = _CLAUSE.fullmatch(clause)
-        if found is None:
-            return False
-        want = _numbers(found[2])
-        match found[1]:
-            case ">=":
-                holds = have >= want
-            case "<":
-                holds = have < want
-            case "~=":
-                most = found[2].split(".")[:-1]
-                holds = have >= want and have[: len(most)] == tuple(map(int, most))
-            case ">" | "<=" | "==" | "!=" if after:
-                return False
-            case ">":
-                holds = have > want
-            case "<=":
-                holds = have <= want
-            case "==":
-                holds = have == want
-            case _:
-                holds = have != want
-        if not holds:
-            return False
-    return True
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """A version's numbers, made so long that 8.2 and 8.2.0 are one."""
-    numbers = tuple(map(int, text.split(".")))
-    return numbers + (0,) * (8 - len(numbers))
 
 
 def _pip(new: Path, missing: Sequence[str], log: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from daemon import release
-from daemon.worker import install
+from daemon.worker import install, requirements
 from daemon.worker.install import InstallError, Job
 
 NEW = "9.9.9"
@@ -193,7 +193,9 @@ def test_what_is_needed_is_found_with_all_that_it_needs_in_turn(tmp_path: Path) 
         distribution(tmp_path, "outrider", "1", "other"),
         distribution(tmp_path, "other", "1"),
     ]
-    found = install.needed(["some.thing>=1", "jupyter; extra == 'jupyter'", "outrider[x]", "???"], present)
+    found = requirements.needed(
+        ["some.thing>=1", "jupyter; extra == 'jupyter'", "outrider[x]", "???"], present
+    )
     assert sorted(one.name for one in found) == ["Some_Thing", "deep", "jupyter", "plugin"]
 
 
@@ -238,13 +240,13 @@ def test_a_requirement_holds_or_is_pips_to_judge(
     tmp_path: Path, requirement: str, version: str, holds: bool
 ) -> None:
     present = [distribution(tmp_path, "a", version)] if version else []
-    assert list(install.unsatisfied([requirement], present)) == ([] if holds else [requirement])
+    assert list(requirements.unsatisfied([requirement], present)) == ([] if holds else [requirement])
 
 
 def test_the_requirements_of_this_installation_hold_in_it() -> None:
     requires = importlib.metadata.requires("outrider")
     assert requires
-    assert list(install.unsatisfied(requires, importlib.metadata.distributions())) == []
+    assert list(requirements.unsatisfied(requires, importlib.metadata.distributions())) == []
 
 
 def test_a_program_that_is_not_there_or_says_nothing_is_told(
