@@ -96,6 +96,7 @@ class Driver:
         self.own = sys.modules["__main__"]
         self.main = types.ModuleType("__main__")
         self.kept = [os.dup(number) for number in range(3)]  # for code that closes them
+        self.spare = os.dup(0)  # for code that leaves no descriptor free
 
     def serve(self) -> None:
         """Take orders until the control pipe ends. No interrupt, however late, gets out of here."""
@@ -172,8 +173,7 @@ class Driver:
         name = f"<run {number}>"
         lines: list[str] = []
         try:
-            with open(path, "rb") as file:
-                source = file.read()
+            source = self.read(path)
             tree = compile(source, name, "exec", self.flags | ast.PyCF_ONLY_AST, True)
             lines = text(source)
             body = tree.body
@@ -182,6 +182,14 @@ class Driver:
             flags = self.flags | parts[0].co_flags & FUTURE
             if last is not None:
                 parts.append(compile(ast.Expression(last), name, "eval", flags, True))
+        except (
+            OSError,
+            NameError,
+            TypeError,
+            AttributeError,
+        ):  # not of the code: of what reads and compiles it
+            self.die()
+            raise
         except Exception as error:
             if isinstance(error, SyntaxError) and not error.text and 0 < (error.lineno or 0) <= len(lines):
                 error.text = lines[(error.lineno or 0) - 1]
@@ -192,6 +200,16 @@ class Driver:
         linecache.cache[name] = (len(source), None, lines, name)
         linecache.cache.pop(f"<run {number - REMEMBERED}>", None)
         return parts
+
+    def read(self, path: bytes) -> bytes:
+        """The content of a file of code."""
+        with contextlib.suppress(OSError):
+            os.close(self.spare)
+        with open(path, "rb") as file:
+            source = file.read()
+        with contextlib.suppress(OSError):
+            self.spare = os.dup(0)
+        return source
 
     def execute(self, parts: "list[types.CodeType]") -> int:
         """Run code, and show the value of the last part as the prompt does; the status."""

@@ -119,3 +119,20 @@ def vim_has_expressions() -> bool:
         return False
     said = subprocess.run([vim, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return "+eval" in said.stdout
+
+
+async def test_a_python_without_a_free_descriptor_can_be_told_to_close_some(dial: Dial) -> None:
+    kept = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))\nkept = []\n"
+    full = await dial.run(f"{kept}while True: kept.append(open('/dev/null'))", interpreter="python")
+    assert "Too many open files" in full.text
+    again = await dial.run("for one in kept: one.close()\nprint('closed')", interpreter="python")
+    assert (again.text, again.end.reset) == ("closed\n", "")
+
+
+@pytest.mark.parametrize("code", ["builtins.compile = None", "del builtins.open"])
+async def test_a_python_that_can_take_no_code_any_more_is_replaced(dial: Dial, code: str) -> None:
+    await dial.run(f"import builtins; {code}", interpreter="python", timeout=20)
+    ran = await dial.run("1", interpreter="python", timeout=20)
+    assert ran.end.exit == 1
+    assert "the code broke what the interpreter needs" in ran.text
+    assert (await dial.run("print('ok')", interpreter="python")).text == "ok\n"
