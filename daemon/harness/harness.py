@@ -1,7 +1,6 @@
 """The harness: sessions made, posted to, stepped, stopped and told about; the only one that appends records."""
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -11,7 +10,7 @@ from typing import Final
 import aiohttp
 import structlog
 
-from daemon.harness import configs, prompt
+from daemon.harness import configs, posts, prompt
 from daemon.harness.changes import WORKERS, Changed
 from daemon.harness.copies import Copies
 from daemon.harness.counts import Counts
@@ -21,12 +20,9 @@ from daemon.harness.errors import (
     Ended,
     HarnessError,
     Invalid,
-    Malformed,
     NoSpace,
     NotFound,
-    TooLarge,
     Unready,
-    Unsupported,
     translated,
 )
 from daemon.harness.live import Live
@@ -45,7 +41,6 @@ from daemon.statefile.writer import Log
 
 NEEDS_STEP: Final[frozenset[Status]] = frozenset({"open", "interrupted"})
 PATIENCE: Final = 10.0  # seconds a start waits for changed files to be read; the rest is read while it serves
-MEDIA: Final = re.compile(r"(text|image|audio|video|application)/[\w.+-]+(\s*;.*)?", re.ASCII)
 
 log = structlog.get_logger()
 
@@ -125,10 +120,10 @@ class Harness:
         With `key`, the same key and parts again append nothing and return the first post's number.
         Raises NotFound, Malformed, Conflict, Ended, TooLarge, Unsupported, NoSpace, Unready.
         """
-        _check_name("via", via)
+        posts.check_name("via", via)
         if key:
-            _check_name(api.IDEMPOTENCY_HEADER, key)
-        _check_parts(parts)
+            posts.check_name(api.IDEMPOTENCY_HEADER, key)
+        posts.check_parts(parts)
         session = await self._sessions.get(id)
         with translated():
             async with session.posting:
@@ -142,7 +137,7 @@ class Harness:
                     self._counts.posts += 1
                     self._kick(session)
                 else:
-                    await _check_same(session, last, key, parts)
+                    await posts.check_same(session, last, key, parts)
             await session.log.sync()
         return last
 
@@ -160,7 +155,7 @@ class Harness:
         Raises NotFound, Conflict when the session is not stepping, and NoSpace when it was stopped and the file did
         not take the records that say so.
         """
-        _check_name("via", via)
+        posts.check_name("via", via)
         session = await self._sessions.get(id)
         if not session.stepping:
             raise Conflict(f"session {id} is not stepping: it is {session.chain.status}")
@@ -181,7 +176,7 @@ class Harness:
 
         Raises NotFound, Ended, Conflict (damaged), NoSpace.
         """
-        _check_name("via", via)
+        posts.check_name("via", via)
         session = await self._sessions.get(id)
         self._check_writable(session)
         with translated():
@@ -364,7 +359,7 @@ class Harness:
 
     async def _configure(self, id: str, via: str, change: Callable[[Config], Config]) -> tuple[Config, int]:
         """Append a changed config; the one before it, and the new record's number."""
-        _check_name("via", via)
+        posts.check_name("via", via)
         session = await self._sessions.get(id)
         self._check_writable(session)
         before = session.config
@@ -395,33 +390,3 @@ class Harness:
             id = await self._store.copy(create.from_, create.n or source.durable_n + 1)
         self._sessions.touch(id)
         return id
-
-
-async def _check_same(session: Session, last: int, key: str, parts: Sequence[api.Part]) -> None:
-    """Raises Conflict unless the post under `key` that ends with record `last` had these very parts."""
-    stored = await session.log.read(max(1, last - len(parts)), last)
-    before, own = stored[: -len(parts)], stored[-len(parts) :]
-    same = [(record.header.type, record.body) for record in own] == [(part.type, part.body) for part in parts]
-    if not same or any(record.header.idempotency_key == key for record in before):
-        raise Conflict(f"{api.IDEMPOTENCY_HEADER} {key!r} was used for another post here; take a new key")
-
-
-def _check_name(field: str, value: str) -> None:
-    if not value.strip():
-        raise Malformed(f"{field} is required: the name of who acts")
-    if len(value) > api.MAX_NAME or not value.isprintable():
-        raise Malformed(f"{field}: at most {api.MAX_NAME} printable characters")
-
-
-def _check_parts(parts: Sequence[api.Part]) -> None:
-    if not parts:
-        raise Malformed("the post has no parts: send a body, or one part per message")
-    if (size := sum(len(part.body) for part in parts)) > api.MAX_POST:
-        raise TooLarge(
-            f"the post has {size} bytes, at most {api.MAX_POST} are taken; write a file to a worker"
-        )
-    for part in parts:
-        if not MEDIA.fullmatch(part.type):
-            raise Unsupported(f"media type {part.type!r} cannot be posted; text/plain or an image type can")
-        if not part.body.strip():
-            raise Malformed("the message is empty")
