@@ -43,7 +43,10 @@ def process(pid: int) -> Process | None:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    return Process(pid, int(fields[1]), int(fields[19]), fields[0].decode())
+    state = fields[0].decode()
+    if state == "Z" and int(fields[17]) > 1:
+        state = "S"  # only its first thread has ended; the others go on, or have not ended yet
+    return Process(pid, int(fields[1]), int(fields[19]), state)
 
 
 def children(pid: int) -> list[int]:

@@ -474,6 +474,21 @@ async def test_kill_ends_python_and_every_process_and_says_which(python: Python)
     assert again.end.reset == "its environments were ended by the harness"
 
 
+async def test_kill_ends_a_process_whose_first_thread_has_ended(python: Python) -> None:
+    child = (
+        "import ctypes, os, threading, time; threading.Thread(target=time.sleep, args=(1003,)).start(); "
+        "print('up', flush=True); exit_thread = 60 if os.uname().machine == 'x86_64' else 93; "
+        "ctypes.CDLL(None).syscall(exit_thread, 0)"
+    )
+    code = f"import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', {child!r}], stdout=-1)\n"
+    code += "p.stdout.readline(); f = f'/proc/{p.pid}/stat'\nwhile ') Z ' not in open(f).read(): pass\np.pid"
+    ran = await python(code)
+    assert "still running in the background" in ran.notes
+    assert (await python.dial.kill()).startswith("ended 1 process")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(ran.text), 0)
+
+
 async def test_kill_ends_a_run_that_is_going_and_one_that_waits(python: Python) -> None:
     first = python.begin("print('began')\nwhile True:\n    try:\n        while True: pass\n    except: pass")
     await python.dial.prints(first, b"began")
