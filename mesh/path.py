@@ -42,6 +42,7 @@ VAIN: Final = (
     400  # bytes sent without an answer: an idle tunnel sends 308 at the most before it hears of the hub
 )
 SUSPECT: Final = 10.0  # seconds without a packet after which a suspicion is believed
+INITIATION: Final = 148  # bytes of an initiation; no other packets come to this, as data is padded to 16
 FIRST_ANSWER: Final = 15.0  # seconds the relay has until something comes: three initiations
 RELAY_DOWN: Final = 10.0  # seconds the relay may be down before endpoints are tried
 PROBE: Final = 60.0  # seconds between tries of a direct way
@@ -180,7 +181,9 @@ def decide(path: Path, seen: Seen) -> tuple[Path, list[Action]]:
 
 def _listen(path: Path, seen: Seen) -> Path:
     """Take note of what came and what went."""
-    if seen.rx > path.rx:
+    if seen.rx == path.rx + INITIATION:  # the hub tries a handshake: it gets no answer of ours
+        path = msgspec.structs.replace(path, rx=seen.rx)
+    elif seen.rx > path.rx:
         path = msgspec.structs.replace(path, rx=seen.rx, heard=seen.now, tx=seen.tx, asked=None)
     elif seen.rx < path.rx:  # the interface was made anew
         path = msgspec.structs.replace(path, rx=seen.rx, tx=seen.tx, asked=None)

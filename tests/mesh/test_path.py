@@ -284,6 +284,16 @@ def test_a_suspicion_is_not_believed_while_packets_come() -> None:
     assert world.run(300) == []
 
 
+def test_a_way_on_which_only_the_hubs_own_tries_arrive_is_lost() -> None:
+    world = World([A], direct=[A], busy=True)
+    world.run(100)
+    world.direct = set()
+    for second in range(60):
+        world.step()
+        world.rx += INITIATION * (second % 5 == 0 and world.endpoint == A)
+    assert world.path.state is State.RELAYED
+
+
 def test_an_idle_direct_way_that_lives_is_left_alone_for_a_day() -> None:
     world = World([A, B], direct=[A])
     world.run(60)
