@@ -218,7 +218,7 @@ class Writing:
     def __init__(self, frame: frames.Write, access: Access = EVERYWHERE) -> None:
         path = self.asked = resolve(frame.path, frame.cwd)
         self.expect = frame.expect.lower()
-        self._remove = frame.remove
+        self.remove = frame.remove
         self._like = resolve(frame.like, frame.cwd) if frame.like else ""
         self._lock = threading.Lock()
         self._fd = -1
@@ -359,7 +359,7 @@ class Writing:
         """Put the new content in place of the old, or remove that."""
         try:
             name, folder = os.path.basename(self.path), self._folder
-            if self._remove:
+            if self.remove:
                 os.unlink(name, dir_fd=folder)
                 os.unlink(self._spare, dir_fd=folder)
             else:
@@ -410,6 +410,7 @@ class Appending:
     """
 
     temporary = ""  # nothing is put in place
+    remove = False
 
     def __init__(self, frame: frames.Write, access: Access = EVERYWHERE) -> None:
         path = self.asked = resolve(frame.path, frame.cwd)

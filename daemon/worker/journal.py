@@ -145,11 +145,22 @@ class Journal:
                 continue
             if meta.kind == "run":
                 self._finish_unknown(key, meta)
-            elif Path(meta.temporary).exists():  # it is there as long as nothing was replaced
-                Path(meta.temporary).unlink(missing_ok=True)
-                self.forget(key)
             else:
-                self.finish(key, Result(ended=self._clock(), exit=0, size=meta.size))
+                self._settle(key, meta)
+
+    def _settle(self, key: Key, meta: Meta) -> None:
+        """Find out whether a write happened that was cut off, and remove what is left of it."""
+        try:
+            happened = not is_there(meta.path if meta.remove else meta.temporary)
+            Path(meta.temporary).unlink(missing_ok=True)
+        except OSError as error:
+            why = f"the worker's keeper ended while {meta.path} was written, and it cannot be looked at now"
+            self.finish(key, Result(ended=self._clock(), unknown=f"{why}: {error.strerror}"))
+            return
+        if happened:
+            self.finish(key, Result(ended=self._clock(), exit=0, size=meta.size))
+        else:
+            self.forget(key)
 
     def _finish_unknown(self, key: Key, meta: Meta) -> None:
         """Give a run that a keeper lost its result: the output so far, and why its effect is unknown."""
@@ -429,6 +440,15 @@ def write_whole(path: Path, data: bytes | bytearray, *, durable: bool = False) -
     os.rename(temporary, path)
     if durable:
         sync_folder(path.parent)
+
+
+def is_there(path: str) -> bool:
+    """Whether something stands at a path, be it a link to nothing. Raises OSError where nobody can say."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def up_for() -> float:

@@ -11,7 +11,10 @@ Key = tuple[str, str]  # session, call
 
 
 class Meta(Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="unit", tag="begin"):
-    """Written before a run starts, its code as the body, or a file is replaced. `started` is wall-clock seconds."""
+    """Written before a run starts, its code as the body, or a file is replaced. `started` is wall-clock seconds.
+
+    `temporary` is there as long as nothing was replaced; a file that is to be removed, as long as it was not.
+    """
 
     session: str
     call: str
@@ -22,6 +25,7 @@ class Meta(Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="uni
     reset: str = ""
     path: str = ""
     temporary: str = ""
+    remove: bool = False
     size: int = 0
     len: int = 0
 

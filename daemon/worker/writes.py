@@ -95,6 +95,7 @@ class Writes:
                         started=time.time(),
                         path=writing.path,
                         temporary=writing.temporary,
+                        remove=writing.remove,
                         size=writing.size,
                     )
                 )

@@ -163,6 +163,36 @@ def test_a_write_that_was_cut_off_happened_only_if_its_temporary_file_is_gone(
     assert not (tmp_path / "did not.tmp").exists()
 
 
+def test_a_removal_that_was_cut_off_happened_if_its_file_is_gone(
+    opened: Callable[[], Journal], tmp_path: Path
+) -> None:
+    kept = opened()
+    for call in ("did", "did not"):
+        temporary, path = tmp_path / f"{call}.tmp", tmp_path / call
+        temporary.touch()
+        write = {
+            "kind": "write",
+            "started": 1,
+            "remove": True,
+            "path": str(path),
+            "temporary": str(temporary),
+        }
+        kept.begin(Meta(session="s", call=call, **write))  # type: ignore[arg-type]
+    (tmp_path / "did not").symlink_to("nothing")
+    kept = opened()
+    assert kept.result(("s", "did")).exit == 0
+    assert ("s", "did not") not in kept.entries
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["did not", "runs"]
+
+
+def test_a_write_that_nobody_can_look_at_any_more_is_unknown_and_keeps_no_keeper_from_starting(
+    opened: Callable[[], Journal], tmp_path: Path
+) -> None:
+    beyond = str(tmp_path / ("x" * 300))  # as a folder that may not be entered, which root may
+    opened().begin(Meta(session="s", call="c", kind="write", started=1, path=beyond, temporary=beyond))
+    assert "cannot be looked at now: File name too long" in opened().result(("s", "c")).unknown
+
+
 def test_a_damaged_result_is_told_as_unknown(opened: Callable[[], Journal], clock: Clock) -> None:
     kept = opened()
     key = run(kept, clock, "c")
