@@ -12,7 +12,7 @@ import pytest
 from daemon import release
 from daemon.protocol import frames
 from daemon.worker import install, update
-from tests.e2e.driving import Driver, Stage, becomes, driver, stage
+from tests.e2e.driving import Driver, Stage, becomes, driver, pause, stage
 from tests.e2e.far import Far, cut_off, far, state
 from tests.e2e.test_disk import small_disk
 from tests.e2e.test_worker import ENDS, UNTIL_GO, end_well, result, running
@@ -124,6 +124,29 @@ async def test_a_link_that_is_killed_while_it_updates_is_the_old_release_and_beg
         one.start()
         await updated(on, one)
         assert sorted(path.name for path in part.iterdir() if path.name[0] == ".") == []
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(400)
+async def test_a_link_that_is_killed_at_any_moment_of_an_update_is_one_release_or_the_other(
+    here: Stage,
+) -> None:
+    async with driver(here) as on:
+        with far(here) as one:
+            new = await asyncio.to_thread(wanted, here)
+            for step in range(24):
+                one.start()
+                await pause(0.25 * step)
+                one.kill_link()
+                chosen = (await asyncio.to_thread(update.load, one.scratch)).chosen
+                whole = install.python_of(one.scratch, new).exists()
+                assert chosen == "" or (chosen == new and whole)
+                if whole:
+                    await asyncio.to_thread(install.check, install.python_of(one.scratch, new), new)
+            one.start()
+            await updated(on, one)
+            info = await state(on, "far", "connected")
+            assert info.release == new
 
 
 async def test_an_update_whose_connection_is_cut_is_fetched_again(here: Stage) -> None:
