@@ -6,7 +6,7 @@ worker that is away is told when it is back.
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,9 @@ HEAD: Final = (
 )
 IDLE: Final = 24 * 3600.0  # seconds
 FORGET: Final = 30 * IDLE  # seconds after which a worker that never came back is not waited for any more
+WRITE_AFTER: Final = (
+    2.0  # seconds in which changes are gathered: with thousands of sessions the file is not small
+)
 SWEEP: Final = 600.0  # seconds between two looks at what is idle
 IDLE_REASON: Final = "nothing was run in it for 24 hours"
 ENDED: Final = "the session ended"
@@ -58,6 +61,7 @@ class Environments:
         self._uses: dict[Key, _Use] = {}
         self._telling: set[Key] = set()
         self._changed = False  # since it was last written
+        self._closing = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -123,6 +127,7 @@ class Environments:
 
     async def close(self) -> None:
         """Look no more, and write what is not yet written."""
+        self._closing.set()
         if self._watching is not None:
             self._watching.cancel()
         if self._writer is not None:
@@ -165,6 +170,9 @@ class Environments:
         """Write until nothing has changed since. A disk that takes nothing costs what is known over a restart."""
         try:
             while self._changed and self._path is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(WRITE_AFTER):
+                        await self._closing.wait()
                 self._changed = False
                 tables: dict[str, dict[str, list[float | str]]] = {}
                 for (worker, session), use in self._uses.items():

@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from daemon.cordons import Cordons
+from daemon.harness.calls import Calls
+from daemon.harness.environments import Environments
 from daemon.ownfile import OwnFileError
 from daemon.pool import Cordoned, Pool, WorkerGone
 from daemon.protocol import frames
+from daemon.protocol.records import CallBody, Config, WorkerRef, json_draft
 from tests.fakes import FakeClock, FakeWorker, Tasks
 
 
@@ -159,3 +163,22 @@ async def test_a_worker_that_does_not_come_back_is_gone_though_it_is_cordoned(be
     bench.clock.advance(61)
     with pytest.raises(WorkerGone, match="effect unknown"):
         await task
+
+
+async def test_an_edit_that_has_begun_is_finished_on_a_cordoned_worker(bench: Bench) -> None:
+    await bench.dial()
+    body = CallBody("edit", '{"worker": "gpu", "path": "f", "old": "a", "new": "b"}')
+    call = json_draft("call", body, id="c")
+    async with asyncio.TaskGroup() as group:
+        kept = Environments(bench.pool, group, lambda: datetime(2030, 1, 1, tzinfo=UTC), None)
+        calls = Calls(bench.pool, kept)
+        config = Config("m", workers=(WorkerRef("gpu"),))
+        task = bench.tasks.start(calls.perform("s", config, call))
+        read = await bench.worker.take(frames.Read)
+        await bench.pool.cordon("gpu", True)
+        bench.worker.send(frames.Bytes(id=read.id, size=1, last=True), b"a")
+        write = await bench.worker.take(frames.Write)
+        assert bench.worker.body == b"b"
+        bench.worker.send(frames.Done(id=write.id, size=1))
+        assert (await task).text() == "Edited f, line 1."
+        assert "cordoned" in (await calls.perform("s", config, json_draft("call", body, id="d"))).text()

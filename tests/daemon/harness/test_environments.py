@@ -165,3 +165,14 @@ async def test_the_next_daemon_tells_a_worker_before_it_sends_anything_new(
         await run
         await kept.close()
     worker.end.writer.close()
+
+
+async def test_a_use_is_written_down_while_the_daemon_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.harness.environments.WRITE_AFTER", 0.0)
+    async with bench(FakePool("w"), Clock(), tmp_path / FILE) as b:
+        with b.kept.using("w", "s"):
+            assert b.kept._writer is not None
+            await asyncio.wait({b.kept._writer})
+            assert "[w]\ns = [" in (tmp_path / FILE).read_text()
