@@ -15,7 +15,6 @@ from daemon.worker.environment import (
     Ended,
     Ending,
     Process,
-    Pump,
     Reaper,
     ReaperGone,
     Spawn,
@@ -26,6 +25,7 @@ from daemon.worker.environment import (
     how_it_ended,
     pipe_pair,
 )
+from daemon.worker.pump import Pump
 from daemon.worker.refusal import Refusal
 
 STATUS_FD: Final = 250  # far from the numbers scripts use
