@@ -19,7 +19,7 @@ from mesh import verbs
 from mesh.channel import MAX, close_all
 from mesh.handle import ENGINE_LOG, Handle, HelperError, HelperGone, HelperOff
 from mesh.picking import Backend
-from mesh.plan import Actual, Change, Endpoint, PeerState, SetEndpoint, SetKeepalive, Wanted
+from mesh.plan import Actual, Change, Endpoint, Peer, PeerState, SetEndpoint, SetKeepalive, Wanted
 
 DIAL_WAIT: Final = 10.0  # seconds for a connection: the first packet may have to wait for a second handshake
 ECHO_WAIT: Final = 2.0  # seconds for an echo
@@ -134,6 +134,11 @@ class Node:
                 await asyncio.wait(self._changes)
         finally:
             self._release()
+
+    @property
+    def mtu(self) -> int:
+        """The interface's MTU now, in bytes."""
+        return self._mtu
 
     @property
     def pid(self) -> int:
@@ -317,7 +322,7 @@ class Node:
 
     async def _reconcile(self, handle: Handle) -> None:
         known = (await self._read(handle)).peers if self._known is None else self._known
-        await self._change(handle, planning.plan(self._wanted.peers, known), known)
+        await self._change(handle, planning.plan(_spoken_to(self._wanted.peers, known), known), known)
 
     async def _change(self, handle: Handle, changes: Sequence[Change], known: dict[bytes, PeerState]) -> None:
         self._known = None  # until it is done
@@ -336,10 +341,11 @@ class Node:
             return
         async with self._writing:
             known = self._known if self._known is not None else (await self._read(handle)).peers
-            # WireGuard says something when a keepalive is set where there was none.
+            # WireGuard says something when a keepalive is set where there was none. The endpoint is set first: any
+            # change may set off a handshake that is due, and to the old one it would be in vain, and the next 5 s on.
             changes: list[Change] = [
-                SetKeepalive(key, 0),
                 SetEndpoint(key, endpoint),
+                SetKeepalive(key, 0),
                 SetKeepalive(key, peer.keepalive),
             ]
             try:
@@ -438,6 +444,19 @@ async def _socket(handle: Handle, request: verbs.Listen | verbs.Dial) -> socket.
     close_all(fds[1:])
     sock.setblocking(False)
     return sock
+
+
+def _spoken_to(wanted: Mapping[bytes, Peer], known: Mapping[bytes, PeerState]) -> dict[bytes, Peer]:
+    """The peers, without a keepalive for those that nothing can be sent to yet.
+
+    WireGuard would begin a handshake that goes nowhere, and no other for 5 s, whatever endpoint it gets meanwhile.
+    """
+    return {
+        key: msgspec.structs.replace(peer, keepalive=0)
+        if peer.keepalive and peer.endpoint is None and (key not in known or known[key].endpoint is None)
+        else peer
+        for key, peer in wanted.items()
+    }
 
 
 def _fitting(changes: Iterable[Change]) -> Iterator[list[Change]]:
