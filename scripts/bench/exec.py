@@ -1,4 +1,7 @@
-"""Cost of a run: a round trip through a pool and a keeper of another process, and the capture of much output."""
+"""Cost of a run: a round trip through a pool and a keeper of another process, and the capture of much output.
+
+Below each round trip stands where it goes: what the same takes with less in between, all measured in the same run.
+"""
 
 import argparse
 import asyncio
@@ -18,13 +21,24 @@ from msgspec import Struct
 
 from daemon.pool import Pool
 from daemon.protocol import frames
-from daemon.worker import keeper, launch, login
+from daemon.worker import journal, keeper, launch, login, reaper
 
 WORKER: Final = "bench"
 WARM: Final = 20  # runs that are not counted
 ECHO: Final = (
     "import socket, sys\nsock = socket.socket(fileno=int(sys.argv[1]))\n"
     "while data := sock.recv(1 << 16): sock.sendall(data)"
+)
+ASYNC_ECHO: Final = (
+    "import asyncio, socket, sys\n"
+    "class Echo(asyncio.Protocol):\n"
+    " def connection_made(self, transport): self.transport = transport\n"
+    " def data_received(self, data): self.transport.write(data)\n"
+    " def connection_lost(self, error): loop.stop()\n"
+    "loop = asyncio.new_event_loop()\n"
+    "sock = socket.socket(fileno=int(sys.argv[1]))\n"
+    "loop.run_until_complete(loop.connect_accepted_socket(Echo, sock))\n"
+    "loop.run_forever()"
 )
 LOOP: Final = "import sys\nfor line in sys.stdin:\n exec(line)\n print(0, flush=True)"
 PRINTS: Final = (
@@ -80,12 +94,12 @@ def bare_round_trips(argv: Sequence[str], line: bytes, times: int) -> list[float
     return taken[WARM:]
 
 
-def socket_round_trips(python: str, times: int) -> list[float]:
+def socket_round_trips(python: str, times: int, echo: str = ECHO) -> list[float]:
     """Seconds of each small frame that a process sends back over a Unix socket."""
     ours, theirs = socket.socketpair()
     data = frames.encode(frames.Run(id=1, session="s", call="c"), b"true")
     taken = []
-    argv = [python, "-c", ECHO, str(theirs.fileno())]
+    argv = [python, "-c", echo, str(theirs.fileno())]
     with subprocess.Popen(argv, pass_fds=(theirs.fileno(),)), ours:
         theirs.close()
         for _ in range(times):
@@ -106,6 +120,67 @@ async def runs(one: Pool, which: Interpreter, times: int) -> list[float]:
         if output.exit or output.text:
             raise SystemExit(f"{which.name} answered {output}")
     return taken[WARM:]
+
+
+def without_pool(path: Path, which: Interpreter, times: int) -> list[float]:
+    """Seconds of each run that does nothing, asked for by a blocking socket."""
+    taken = []
+    decoder = frames.harness_decoder()
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(path))
+
+        def answer() -> None:
+            while not decoder.next():
+                decoder.feed(sock.recv(1 << 16))
+
+        answer()
+        for n in range(times):
+            run = frames.Run(id=n + 1, session="alone", call=f"{which.name}-{n}", interpreter=which.name)
+            data = frames.encode(run, which.nothing.encode())
+            start = time.perf_counter()
+            sock.sendall(data)
+            answer()
+            taken.append(time.perf_counter() - start)
+    return taken[WARM:]
+
+
+def journaled(folder: Path, times: int) -> list[float]:
+    """Seconds that it takes to write each run and its result down."""
+    taken = []
+    kept = journal.Journal(folder)
+    for n in range(times):
+        start = time.perf_counter()
+        kept.begin(journal.Meta(session="s", call=str(n), started=start, interpreter="bash"), b"true")
+        kept.finish(("s", str(n)), journal.Result(ended=start, exit=0))
+        taken.append(time.perf_counter() - start)
+    kept.close()
+    return taken[WARM:]
+
+
+async def three_at_once(one: Pool, scratch: Path, size: int) -> None:
+    """Three runs that print `size` bytes each: how much more memory the processes take that it goes through."""
+    held = keeper.holder(scratch / keeper.LOCK)
+    code = f"head -c {size} /dev/zero | tr '\\0' x"
+
+    async def at_once(code: str, call: str) -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(one.run(WORKER, f"m{n}", call, code), name=f"{call} {n}") for n in range(3)
+            ]
+        return [task.result().full_output for task in tasks]
+
+    await at_once("seq 100000", "warm")
+    reapers = await asyncio.to_thread(reaper.children, held)
+    before = {pid: peak(pid) for pid in (held, os.getpid(), *reapers)}
+    for file in await at_once(code, "much"):
+        with contextlib.suppress(FileNotFoundError):  # the journal let it go: over its limit
+            os.unlink(file)
+    grown = {pid: peak(pid) - was for pid, was in before.items()}
+    print(
+        f"3 runs of {size / 1e9:.2f} GB at once: keeper {grown.pop(held):.1f} MB more, "
+        f"pool {grown.pop(os.getpid()):.1f} MB more, reapers {sum(grown.values()):.1f} MB more",
+        flush=True,
+    )
 
 
 async def side_by_side(one: Pool, which: Interpreter, sessions: int, times: int) -> float:
@@ -158,16 +233,17 @@ def into_file(argv: Sequence[str], file: Path) -> tuple[float, int]:
     return taken, size
 
 
-def peak(scratch: Path) -> float:
-    """Most memory that the keeper has had, in MB."""
-    status = Path(f"/proc/{keeper.holder(scratch / keeper.LOCK)}/status").read_text()
+def peak(pid: int) -> float:
+    """Most memory that a process has had, in MB."""
+    status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-async def measure(folder: Path, times: int, sessions: int, size: int) -> None:
+async def measure(folder: Path, times: int, sessions: int, size: int, much: int) -> None:
     python = login.python(await asyncio.to_thread(login.environment, os.environ)) or ""
     found = [Interpreter("bash", "true", YES, ["bash"], b"true; echo $?\n", ["bash", "-c"])]
     async with pool(folder / "w") as one:
+        held = keeper.holder(folder / "w" / keeper.LOCK)
         hello = one.hello(WORKER)
         if hello is not None and "python" in hello.interpreters:
             found.append(
@@ -175,6 +251,8 @@ async def measure(folder: Path, times: int, sessions: int, size: int) -> None:
             )
         socket_trip = socket_round_trips(python, times + WARM)
         print(f"floor  a frame there and back over a socket: {common.ms(socket_trip)}", flush=True)
+        echo = common.median_ms(socket_round_trips(python, times + WARM, ASYNC_ECHO))
+        written = common.median_ms(await asyncio.to_thread(journaled, folder / "journal", times + WARM))
         for which in found:
             bare = bare_round_trips(which.bare, which.line, times + WARM)
             through = await runs(one, which, times + WARM)
@@ -184,13 +262,24 @@ async def measure(folder: Path, times: int, sessions: int, size: int) -> None:
                 f"over pipe and socket: {common.median_ms(through) / floor:.1f} times",
                 flush=True,
             )
+            path = folder / "w" / keeper.SOCKET
+            alone = common.median_ms(await asyncio.to_thread(without_pool, path, which, times + WARM))
+            whole = common.median_ms(through)
+            print(
+                f"       in us: {1000 * whole:.0f} = {1000 * (whole - alone):.0f} pool + {1000 * alone:.0f} keeper; of "
+                f"these {1000 * common.median_ms(bare):.0f} a bare interpreter, {1000 * written:.0f} the journal, "
+                f"{1000 * echo:.0f} an echo by an asyncio of nothing else",
+                flush=True,
+            )
         for which in found if sessions else ():
             rate = await side_by_side(one, which, sessions, max(1, times // sessions))
             print(f"{which.name:6} `{which.nothing}` in {sessions} sessions at once: {rate:.0f} a second")
-        print(f"keeper {peak(folder / 'w'):.0f} MB at most", flush=True)
+        print(f"keeper {peak(held):.0f} MB at most", flush=True)
         for which in found if size else ():
             await capture(one, which, size, folder)
-        print(f"keeper {peak(folder / 'w'):.0f} MB at most")
+        if much:
+            await three_at_once(one, folder / "w", much)
+        print(f"keeper {peak(held):.0f} MB at most")
 
 
 if __name__ == "__main__":
@@ -198,10 +287,13 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=int, default=500, help="round trips that are counted")
     parser.add_argument("--sessions", type=int, default=10, help="at once; 0 leaves this part out")
     parser.add_argument("--size", type=int, default=10**9, help="bytes of output; 0 leaves this part out")
+    parser.add_argument(
+        "--much", type=int, default=2 * 10**9, help="bytes of each of three runs at once; or 0"
+    )
     parser.add_argument("--folder", type=Path, help="where the keeper's scratch is made; else the system's")
     asked = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     if asked.folder:
         os.environ["TMPDIR"] = str(asked.folder)
     with common.folder() as one_folder:
-        asyncio.run(measure(one_folder, asked.runs, asked.sessions, asked.size))
+        asyncio.run(measure(one_folder, asked.runs, asked.sessions, asked.size, asked.much))
