@@ -11,7 +11,7 @@ GROUPS: Final = {
     "Talk to an agent": ("run", "new", "post", "tail"),
     "Manage sessions": ("ls", "info", "config", "fork", "stop", "retry", "end"),
     "Be a worker": ("worker",),
-    "Set up": ("workers", "token", "models", "providers", "key", "completion"),
+    "Set up": ("workers", "token", "models", "providers", "key", "wheelhouse", "completion"),
 }
 WIDTH: Final = 100  # columns of help: longer lines are hard to read
 

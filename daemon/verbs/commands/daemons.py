@@ -62,6 +62,31 @@ def doctor(json: bool) -> int:
     return doctor.doctor(socket, url, os.environ, json)
 
 
+@click.command(short_help="Fetch the wheels that joining machines install from here.")
+@click.option("--into", default="", metavar="FOLDER", help="Another folder than the daemon's own.")
+@click.option(
+    "--python", "pythons", multiple=True, metavar="VERSION", help="For this Python, such as 3.12. Repeatable."
+)
+@click.option(
+    "--arch",
+    "archs",
+    multiple=True,
+    metavar="ARCH",
+    help="For these machines, as `uname -m` says. Repeatable.",
+)
+@json_option
+def wheelhouse(into: str, pythons: tuple[str, ...], archs: tuple[str, ...], json: bool) -> int:
+    """Fetch the wheels of this release and all that it needs, for machines that join and reach no package index.
+
+    They come from where pip takes packages here, in the versions that are installed here, and go into the daemon's
+    data folder, in place of those of before. Without options they are for this Python and this kind of
+    machine.
+    """
+    from daemon.verbs import wheels
+
+    return wheels.fill(into, pythons, archs, os.environ, json)
+
+
 @click.command(short_help="Print the completion script for a shell.")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> int:
@@ -86,4 +111,4 @@ def completion(shell: str) -> int:
     return 0
 
 
-COMMANDS: Final = (daemon, up, down, doctor, completion)
+COMMANDS: Final = (daemon, up, down, doctor, wheelhouse, completion)
