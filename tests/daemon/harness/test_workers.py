@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,8 @@ class Real:
         self.data = data
         self.tasks = tasks
         self.clock = ToldClock()
+        self.wall = Clock()
+        self.wall.now += timedelta(hours=1)  # past all that the store has written
         self.pool = Pool(release="1", grace=GRACE, clock=self.clock)
         self.worker = FakeWorker(self.pool, tasks, self.clock, "w")
 
@@ -191,7 +194,7 @@ class Real:
         if dialed:
             await self.dials()
             await self.worker.settled()
-        async with bench(self.store, FakeProvider(*answers), pool, self.data) as b:
+        async with bench(self.store, FakeProvider(*answers), pool, self.data, self.wall) as b:
             yield b
 
     async def waits(self, name: str = "w") -> None:
