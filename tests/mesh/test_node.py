@@ -5,6 +5,7 @@ import base64
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -190,6 +191,43 @@ async def test_a_helper_that_is_killed_is_replaced_and_connections_go_on(star: S
         async with calling(far, echo.port) as line:
             await line.say()
         assert len(echo.came) == 2
+
+
+async def test_where_the_namespace_is_lost_listeners_are_handed_over_again(star: Star) -> None:
+    if BACKEND == "kernel":
+        pytest.skip("the old namespace, which the old socket keeps, would keep the interface and its port")
+    worker = star.worker("w")
+    moved: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+    async with star.hub_node() as hub, star.worker_node(worker) as far:
+        old = await hub.listen(0, moved.set_result)
+        port = old.getsockname()[1]
+        (await far.dial(mesh(1), port)).close()
+        await hub.state()
+        assert hub._namespace is not None
+        os.close(hub._namespace)  # as in a user namespace, which no other helper could enter
+        hub._namespace = None
+        os.kill(hub.pid, signal.SIGKILL)
+        new = await moved
+        old.close()
+        assert new.getsockname()[1] == port
+        (await far.dial(mesh(1), port)).close()
+        new.close()
+
+
+async def test_a_caller_that_is_cancelled_leaves_no_socket_behind(star: Star) -> None:
+    worker = star.worker("w")
+    async with star.hub_node() as hub, star.worker_node(worker) as far, echoing(hub) as echo:
+        (await far.dial(mesh(1), echo.port)).close()
+        before = len(os.listdir("/proc/self/fd"))
+        for steps in range(30):
+            task = asyncio.ensure_future(far.dial(mesh(1), echo.port))  # noqa: TID251 - cancelled below
+            for _ in range(steps):
+                await asyncio.sleep(0.0002)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                (await task).close()
+        await far.state()
+        assert len(os.listdir("/proc/self/fd")) - before <= len(echo.writers)
 
 
 async def test_a_wireguard_process_that_is_killed_is_replaced_and_said(star: Star) -> None:
