@@ -47,6 +47,8 @@ Examining = Callable[[], Awaitable[tuple[bool, str]]]
 class Workers(Protocol):
     """What the mesh asks of the pool, beside what a door does."""
 
+    def names(self) -> tuple[str, ...]: ...
+
     def awaited(self) -> set[str]: ...
 
     def remove(self, name: str) -> None: ...
@@ -181,6 +183,9 @@ class Meshed:
         raise NotFound(f"there is no worker {name}")
 
     # What the mesh asks
+
+    def names(self) -> tuple[str, ...]:
+        return self._workers.names()
 
     def awaited(self) -> set[str]:
         return self._workers.awaited()

@@ -179,6 +179,11 @@ class Roster:
         """Whether a worker of this name has dialed, joined the mesh, or is cordoned."""
         return self._has_dialed(name) or name in self._cordons or name in self._joined()
 
+    def names(self) -> tuple[str, ...]:
+        """The names of all that dialed or are cordoned. May be called in any thread."""
+        dialed = [worker.name for worker in tuple(self._workers.values()) if worker.dialed]
+        return (*dialed, *self._cordons)
+
     def awaited(self) -> set[str]:
         """The names of workers that calls wait for."""
         return {worker.name for worker in self._workers.values() if worker.calls}

@@ -62,7 +62,7 @@ class Mesh:
         self._now = now
         self._poll = poll
         self._entrance = Entrance(options, daemon, hosts, now, self._joined)
-        self._disk = Disk(data, self._entrance.offer, now)
+        self._disk = Disk(data, self._entrance.offer, now, daemon.names)
         self._nodes: dict[int, Node] = {}
         self._interface: Interface | None = None
         self._actual: Actual | None = None
@@ -310,8 +310,12 @@ class Mesh:
     # Peers
 
     async def _joined(self, reply: Reply) -> None:
-        """A machine has joined: it is a peer before it is told so."""
-        assert reply.node is not None
+        """A machine has joined: it is a peer before it is told so. Or it leaves, and is out by then."""
+        if reply.node is None:  # who asks how it stands
+            return
+        if reply.left:
+            await self.remove(reply.node.name, "it left")
+            return
         await self._sync(await self._disk.open())
         log.info("a machine joined the mesh", worker=reply.node.name, hostname=reply.node.facts.hostname)
         self._daemon.changed()

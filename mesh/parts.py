@@ -1,6 +1,6 @@
 """What a hub is made with and what it says of itself: the shapes of its daemon and its interface, options, status."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from contextlib import AbstractAsyncContextManager
 from socket import socket
 from typing import Literal, Protocol
@@ -61,6 +61,10 @@ class Goods(Struct, frozen=True):
 
 class Daemon(Protocol):
     """What the mesh asks of the daemon that it is of."""
+
+    def names(self) -> Iterable[str]:
+        """The names of workers there are already, of the mesh or not. Called in threads."""
+        ...
 
     def awaited(self) -> Container[str]:
         """The names of workers whose runs are waited for."""

@@ -4,7 +4,7 @@ import math
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -66,12 +66,19 @@ class Registry:
     All methods raise RegistryError.
     """
 
-    def __init__(self, path: Path, hub: bytes, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        hub: bytes,
+        now: Callable[[], float],
+        taken: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
         """Open the registry of the harness with this WireGuard public key, made where there is none.
 
-        `now`: seconds since the epoch.
+        `now`: seconds since the epoch. `taken`: names that no node gets, beside those of other nodes.
         """
         self._path = path
+        self._taken = taken
         self._now = now
         self._lock = threading.Lock()
         try:
@@ -119,6 +126,11 @@ class Registry:
     def named(self, name: str) -> Node | None:
         """The node with this name now."""
         rows = self._read("SELECT * FROM nodes WHERE name = ? AND removed IS NULL", name)
+        return _node(rows[0]) if rows else None
+
+    def keyed(self, key: bytes) -> Node | None:
+        """The node with this WireGuard key, also one that was removed."""
+        rows = self._read("SELECT * FROM nodes WHERE key = ?", key)
         return _node(rows[0]) if rows else None
 
     def remove(self, number: int) -> bool:
@@ -209,7 +221,7 @@ class Registry:
             if not again:
                 db.execute("UPDATE tokens SET uses = uses - 1 WHERE id = ?", (grant.id,))
             if known is None:
-                _add(db, key, grant, facts, now)
+                _add(db, key, grant, facts, now, self._taken())
             else:
                 db.execute(
                     "UPDATE nodes SET token = ?, ephemeral = ?, hostname = ?, os = ?, arch = ?, release = ?, "
@@ -316,9 +328,11 @@ def _damaged(path: Path, how: str) -> str:
     return f"{path} is damaged ({how}): put a copy of it back, or move it away; every worker must join again then"
 
 
-def _add(db: sqlite3.Connection, key: bytes, grant: Grant, facts: Facts, now: float) -> None:
-    taken = {name for (name,) in db.execute("SELECT name FROM nodes WHERE removed IS NULL")}
-    name = naming.unique(naming.name_of(facts.hostname), taken)
+def _add(
+    db: sqlite3.Connection, key: bytes, grant: Grant, facts: Facts, now: float, others: Iterable[str]
+) -> None:
+    taken = {name for (name,) in db.execute("SELECT name FROM nodes WHERE removed IS NULL")} | set(others)
+    name = naming.unique(naming.name_of(facts.name or facts.hostname), taken)
     db.execute(
         "INSERT INTO nodes (name, key, preshared, token, ephemeral, hostname, os, arch, release, joined) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

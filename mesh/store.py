@@ -1,7 +1,7 @@
 """What a hub has on disk, keys and registry: opened when it is first asked for, made when it is first needed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ipaddress import IPv6Network
 from pathlib import Path
 
@@ -28,9 +28,19 @@ class Store(Struct, frozen=True):
 
 
 class Disk:
-    """The store of a data folder. `offer`: what every machine that joins is told; `now`: seconds since the epoch."""
+    """The store of a data folder. `offer`: what every machine that joins is told; `now`: seconds since the epoch.
 
-    def __init__(self, data: Path, offer: Callable[[], Offer], now: Callable[[], float]) -> None:
+    `taken`: names that none of them gets. It and `offer` are called in threads.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        offer: Callable[[], Offer],
+        now: Callable[[], float],
+        taken: Callable[[], Iterable[str]],
+    ) -> None:
+        self._taken = taken
         self._data = data
         self._offer = offer
         self._now = now
@@ -57,6 +67,6 @@ class Disk:
 
     def _open(self) -> Store:
         made = keys.hub(self._data / keys.FOLDER)
-        opened = Registry(self._data / registry.FILE, made.wireguard.public, self._now)
+        opened = Registry(self._data / registry.FILE, made.wireguard.public, self._now, self._taken)
         hub = Hub(made, opened, self._offer, self._now)
         return Store(made, opened, hub, address.prefix(made.wireguard.public))

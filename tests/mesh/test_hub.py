@@ -74,6 +74,12 @@ async def test_nobody_has_the_harness_own_address_or_one_that_was_not_given(tmp_
             assert one.mesh.name_at(stranger) is None
 
 
+async def test_who_joins_never_gets_the_name_of_a_worker_that_there_is_already(tmp_path: Path) -> None:
+    async with star(tmp_path) as one:
+        one.daemon.others = ["gpu-2", "gpu-2-2"]
+        assert await one.joined() == "gpu-2-3"
+
+
 async def test_where_there_is_no_back_end_the_token_says_why_and_none_is_made(tmp_path: Path) -> None:
     async with star(tmp_path) as one:
         one.failing = Fault("wireguard-go is not on the PATH", off=True)

@@ -75,6 +75,10 @@ class FakeDaemon:
         self.doors: list[socket.socket] = []
         self.news = asyncio.Event()
         self.has = Goods()
+        self.others: list[str] = []
+
+    def names(self) -> Sequence[str]:
+        return self.others
 
     def awaited(self) -> Container[str]:
         return self.waits_for
