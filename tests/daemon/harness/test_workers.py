@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,13 @@ GRACE = 60.0
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    store = Store(tmp_path, clock=Clock())
+def wall() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, wall: Clock) -> AsyncIterator[Store]:
+    store = Store(tmp_path, clock=wall)
     yield store
     await store.close()
 
@@ -176,13 +180,12 @@ class ToldClock(FakeClock):
 class Real:
     """What outlives a daemon: the store, the clock, and a worker; `daemon` is the next one."""
 
-    def __init__(self, store: Store, data: Path, tasks: Tasks) -> None:
+    def __init__(self, store: Store, data: Path, tasks: Tasks, wall: Clock) -> None:
         self.store = store
         self.data = data
         self.tasks = tasks
         self.clock = ToldClock()
-        self.wall = Clock()
-        self.wall.now += timedelta(hours=1)  # past all that the store has written
+        self.wall = wall
         self.pool = Pool(release="1", grace=GRACE, clock=self.clock)
         self.worker = FakeWorker(self.pool, tasks, self.clock, "w")
 
@@ -208,9 +211,9 @@ class Real:
 
 
 @pytest.fixture
-async def real(store: Store, tmp_path: Path) -> AsyncIterator[Real]:
+async def real(store: Store, tmp_path: Path, wall: Clock) -> AsyncIterator[Real]:
     tasks = Tasks()
-    made = Real(store, tmp_path, tasks)
+    made = Real(store, tmp_path, tasks, wall)
     yield made
     if made.worker.served is not None:
         made.worker.end.writer.close()
