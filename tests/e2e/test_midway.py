@@ -16,6 +16,7 @@ import pytest
 from daemon.protocol import api
 from daemon.protocol.records import Record, WorkerRef
 from tests.e2e.driving import Driver, Stage, becomes, driver, judge, pause, stage
+from tests.e2e.far import state
 from tests.e2e.rehearsing import results, runs, script, uses
 
 SESSIONS: Final = 4
@@ -130,8 +131,8 @@ async def test_whatever_is_killed_and_when_each_call_is_done_once_or_said_to_be_
                 await here.daemon.start()
             elif keeper:
                 os.kill(keeper, signal.SIGKILL)
-            if not daemon_too:
                 await becomes(partial(another, here, keeper), "it is started again")
+            await state(on, "local", "connected")
         unknown: Counter[str] = Counter()
         for session in folders:
             async with asyncio.timeout(300):
