@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from mesh import address, messages, sealed, token
+from mesh import address, messages, sealed, standing, token
 from mesh.address import Place
 from mesh.keys import JOIN_PUBLIC, BadKeyError, HubKeys, Pair, check_public, fingerprint
 from mesh.limiter import Limiter
@@ -181,14 +181,15 @@ class Offer(Struct, frozen=True, kw_only=True):
 class Reply(Struct, frozen=True, kw_only=True):
     """What to respond with: 200 and a sealed answer, or another status and a text in UTF-8.
 
-    `retry_after` in seconds, 0 for none. `node`: who joined, to be a peer before the response is sent. `fault`: what
-    the operator should know and who asks should not.
+    `retry_after` in seconds, 0 for none. `node`: who joined, to be a peer before the response is sent; or where `left`,
+    who leaves, to be removed before. `fault`: what the operator should know and who asks should not.
     """
 
     status: int
     body: bytes
     retry_after: int = 0
     node: Node | None = None
+    left: bool = False
     fault: str = ""
 
 
@@ -244,21 +245,48 @@ class Hub:
 
     def join(self, body: bytes, peer: str) -> Reply:
         """What JOIN_PATH responds with, for an IP address that sent this."""
+        return self._limited(peer, lambda: self._join(body))
+
+    def standing(self, body: bytes, peer: str) -> Reply:
+        """What standing.PATH responds with, for an IP address that sent this."""
+        return self._limited(peer, lambda: self._standing(body))
+
+    def _limited(self, peer: str, answer: Callable[[], Reply]) -> Reply:
         if wait := self._limiter.wait(peer):
             seconds = math.ceil(wait)
             text = f"too many requests from this address were refused; try again in {seconds} s"
             return Reply(status=HTTPStatus.TOO_MANY_REQUESTS, body=text.encode(), retry_after=seconds)
         try:
-            asked = self._opened(body)
-            node = self._redeemed(asked)
+            return answer()
         except _Refused as refused:
             self._limiter.wrong(peer)
             return Reply(status=refused.status, body=str(refused).encode())
         except RegistryError as error:
             text = "the harness cannot let machines join now; its log says why"
             return Reply(status=HTTPStatus.SERVICE_UNAVAILABLE, body=text.encode(), fault=str(error))
+
+    def _join(self, body: bytes) -> Reply:
+        asked = self._opened(body)
+        node = self._redeemed(asked)
         box = messages.seal_answer(self._answer(node), asked.reply, body)
         return Reply(status=HTTPStatus.OK, body=box, node=node)
+
+    def _standing(self, body: bytes) -> Reply:
+        try:
+            asked = standing.opened(body, self._keys.join)
+        except MessageError as error:
+            raise _Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+        self._check_clock(asked.time)
+        node = self._registry.keyed(asked.key)
+        if node is None:
+            told = standing.Told(state="unknown")
+        elif node.removed is not None or asked.leave:
+            told = standing.Told(state="removed")
+        else:
+            told = standing.Told(state="member", answer=messages.dump(self._answer(node)))
+        leaves = asked.leave and node is not None and node.removed is None
+        box = standing.seal(told, asked.reply, body)
+        return Reply(status=HTTPStatus.OK, body=box, node=node if leaves else None, left=leaves)
 
     def _opened(self, body: bytes) -> Ask:
         """The question, when it is one of now, from who has the key in it. Raises _Refused."""
@@ -267,18 +295,21 @@ class Hub:
             check_public(asked.key)
         except (MessageError, BadKeyError) as error:
             raise _Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
-        apart = asked.time - self._now()
+        self._check_clock(asked.time)
+        if asked.key == self._keys.wireguard.public or not messages.proven(asked, self._keys.join):
+            raise _Refused(
+                HTTPStatus.BAD_REQUEST, "the machine has not shown that its WireGuard key is its own"
+            )
+        return asked
+
+    def _check_clock(self, time: float) -> None:
+        apart = time - self._now()
         if abs(apart) > SKEW:
             raise _Refused(
                 HTTPStatus.BAD_REQUEST,
                 f"the machine's clock is {abs(apart) / 60:.0f} minutes {'ahead of' if apart > 0 else 'behind'} "
                 f"the harness's, and may be {SKEW / 60:.0f}: set the clock that is wrong",
             )
-        if asked.key == self._keys.wireguard.public or not messages.proven(asked, self._keys.join):
-            raise _Refused(
-                HTTPStatus.BAD_REQUEST, "the machine has not shown that its WireGuard key is its own"
-            )
-        return asked
 
     def _redeemed(self, asked: Ask) -> Node:
         hashed, reply = token.hash_of(asked.secret), token.hash_of(asked.reply)

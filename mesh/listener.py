@@ -22,6 +22,7 @@ from mesh.join import JOIN_PATH, KEY_PATH, Reply
 from mesh.messages import MAX_ASK
 from mesh.relay import PATH as RELAY_PATH
 from mesh.relay import SERVER, Relay, source
+from mesh.standing import PATH as STANDING_PATH
 from mesh.wheelhouse import Wheel, Wheelhouse
 
 SCRIPT_PATH: Final = "/join.sh"
@@ -52,6 +53,10 @@ class Joins(Protocol):
 
     def join(self, body: bytes, peer: str, /) -> Reply:
         """What to respond to this body, sent from that address."""
+        ...
+
+    def standing(self, body: bytes, peer: str, /) -> Reply:
+        """The same for a machine that asks how it stands, or leaves."""
         ...
 
 
@@ -89,7 +94,7 @@ async def listening(
 ) -> AsyncIterator[tuple[str, ...]]:
     """Serve on each ADDRESS:PORT for as long as the context is open; gives the addresses, with the ports picked for 0.
 
-    `[::]` takes IPv4 too. `joined` is awaited before the response to who joined goes out. Raises ListenError.
+    `[::]` takes IPv4 too. `joined` is awaited before the response to who joined or leaves goes out. Raises ListenError.
     """
     made = _Listener(joins, offered, relay, joined, limits or Limits())
     runner = web.ServerRunner(made.server(), shutdown_timeout=2.0)
@@ -157,7 +162,9 @@ class _Listener:
         elif path == KEY_PATH:
             handler = _fixed(self._joins.key(), "application/octet-stream")
         elif path == JOIN_PATH:
-            handler, methods = self._join, ("POST",)
+            handler, methods = self._asking(self._joins.join), ("POST",)
+        elif path == STANDING_PATH:
+            handler, methods = self._asking(self._joins.standing), ("POST",)
         elif path == RELAY_PATH and self._relay is not None:
             handler, methods = self._relay.serve, ("GET",)
         elif (found := _file(path, offered)) is not None:
@@ -170,7 +177,14 @@ class _Listener:
             return _text(405, "method not allowed", Allow=", ".join(methods))
         return await handler(request)
 
-    async def _join(self, request: web.BaseRequest) -> web.StreamResponse:
+    def _asking(
+        self, asked: Callable[[bytes, str], Reply]
+    ) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
+        return lambda request: self._ask(request, asked)
+
+    async def _ask(
+        self, request: web.BaseRequest, asked: Callable[[bytes, str], Reply]
+    ) -> web.StreamResponse:
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             return _text(415, "send the body as it is")
         body = bytearray()
@@ -187,7 +201,7 @@ class _Listener:
         except web.RequestPayloadError:
             return _text(400, "not valid HTTP")
         async with self._joining:
-            reply = await asyncio.to_thread(self._joins.join, bytes(body), request.remote or "")
+            reply = await asyncio.to_thread(asked, bytes(body), request.remote or "")
             if reply.fault:
                 log.error("a machine could not join", address=request.remote, why=reply.fault)
             if reply.status == 200:

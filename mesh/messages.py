@@ -22,7 +22,7 @@ from mesh.token import SECRET
 VERSION: Final = 1
 MAX_ASK: Final = (
     8 << 10
-)  # bytes of a sealed question: 1.1 kB of box, 0.4 of keys, four facts of 255 characters
+)  # bytes of a sealed question: 1.1 kB of box, 0.4 of keys, five facts of 255 characters
 MAX_ANSWER: Final = 16 << 10  # bytes of a sealed answer: endpoints with names of any length fit
 KEEPALIVE: Final = 25  # seconds; some networks forget a UDP flow after 30
 MTU: Final = 1420  # bytes: 1500 less IPv6, UDP and WireGuard's own
@@ -57,6 +57,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     os: Fact = ""
     arch: Fact = ""
     release: Fact = ""
+    name: Fact = ""
     v: int = VERSION
 
     def __repr__(self) -> str:
@@ -64,7 +65,7 @@ class Ask(Struct, frozen=True, kw_only=True):
 
     def facts(self) -> Facts:
         """What it says of the machine; nothing in it moves a cursor where it is printed."""
-        return Facts(*map(_printable, (self.hostname, self.os, self.arch, self.release)))
+        return Facts(*map(_printable, (self.hostname, self.os, self.arch, self.release, self.name)))
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -112,6 +113,7 @@ def ask(
         os=texts[1],
         arch=texts[2],
         release=texts[3],
+        name=texts[4],
     )
 
 

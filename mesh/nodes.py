@@ -6,12 +6,13 @@ from msgspec import Struct
 
 
 class Facts(Struct, frozen=True):
-    """What a machine says of itself when it joins."""
+    """What a machine says of itself when it joins. `name`: the one it would have; empty: one made of its hostname."""
 
     hostname: str
     os: str
     arch: str
     release: str
+    name: str = ""
 
 
 class Node(Struct, frozen=True, kw_only=True):

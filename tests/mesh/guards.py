@@ -85,6 +85,10 @@ class FakeJoins:
             return Reply(status=403, body=b"this token joins no more machines")
         return Reply(status=200, body=b"welcome")
 
+    def standing(self, body: bytes, peer: str, /) -> Reply:
+        self.asked.append((body, peer))
+        return Reply(status=200, body=b"a member")
+
 
 class Hub:
     """A join listener with a relay to a Guard."""
