@@ -128,7 +128,11 @@ async def _requests(channel: Channel, station: Station) -> None:
             while True:
                 body, fds = await channel.receive()
                 close_all(fds)  # only the first has any
-                request = verbs.request(body)
+                try:
+                    request = verbs.request(body)
+                except msgspec.ValidationError as error:
+                    await channel.send(verbs.encode(verbs.Failed(id=verbs.id_of(body), message=str(error))))
+                    continue
                 if isinstance(request, verbs.Down):
                     return
                 group.create_task(_answer(channel, station, request), name=type(request).__name__)

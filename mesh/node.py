@@ -23,6 +23,7 @@ from mesh.plan import Actual, Change, Endpoint, Peer, PeerState, SetEndpoint, Se
 
 DIAL_WAIT: Final = 10.0  # seconds for a connection: the first packet may have to wait for a second handshake
 ECHO_WAIT: Final = 2.0  # seconds for an echo
+TRIES: Final = 3  # helpers that one request may lose
 REPAIR_WAIT: Final = 20.0  # seconds that a caller waits for a helper that is started again
 AGAIN: Final = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before each next start of a helper that fails
 GREETING: Final = 60  # seconds: any keepalive that is set makes WireGuard say something at once
@@ -310,15 +311,13 @@ class Node:
 
     async def _keep(self, wanted: Wanted) -> None:
         self._wanted = wanted
-        handle = await self._ready()
+        await self._asked(self._settle)
+
+    async def _settle(self, handle: Handle) -> None:
+        """Have the interface as wanted now."""
         async with self._writing:
-            try:
-                await self._resize(handle, self._wanted.mtu)
-                await self._reconcile(handle)
-            except HelperGone:
-                pass  # the next one is started with what is wanted
-            except HelperError as error:
-                raise MeshError(str(error)) from error
+            await self._resize(handle, self._wanted.mtu)
+            await self._reconcile(handle)
 
     async def _reconcile(self, handle: Handle) -> None:
         known = (await self._read(handle)).peers if self._known is None else self._known
@@ -377,12 +376,15 @@ class Node:
 
     async def _asked(self, ask: Callable[[Handle], Coroutine[Any, Any, T]]) -> T:
         """Ask the helper, and the next one where it ends meanwhile. Raises MeshError."""
+        tries = 0
         while True:
             handle = await self._ready()
+            tries += 1
             try:
                 return await ask(handle)
-            except HelperGone:
-                continue
+            except HelperGone as error:
+                if tries == TRIES:
+                    raise MeshError(str(error)) from error
             except HelperError as error:
                 raise MeshError(str(error)) from error
 

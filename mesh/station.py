@@ -64,7 +64,10 @@ class Station:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            await self._make(stack)
+            try:
+                await self._make(stack)
+            except OSError as error:
+                raise WireGuardError(f"the interface cannot be made: {error}", error.errno or 0) from error
             self._stack = stack.pop_all()
         return self
 
@@ -87,7 +90,8 @@ class Station:
                 self._own = self._enter(stack)
             self._links = links = await stack.enter_async_context(Links())
             await links.up("lo")
-            FORWARDING.write_text("0")
+            if FORWARDING.read_text().strip() != "0":
+                FORWARDING.write_text("0")
             if userspace is not None:
                 self._engine = userspace
                 if self._own is not None:

@@ -163,6 +163,10 @@ def _decode(kind: type, value: Any) -> Any:
     raise NotImplementedError(f"a {kind.__name__} in a message")
 
 
+class _Numbered(Struct):
+    id: int
+
+
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode)
 _requests = msgspec.msgpack.Decoder(Request, dec_hook=_decode)
 _answers = msgspec.msgpack.Decoder(Answer, dec_hook=_decode)
@@ -175,6 +179,11 @@ def encode(message: Request | Answer) -> bytes:
 def request(body: bytes) -> Request:
     """Raises msgspec.MsgspecError."""
     return _requests.decode(body)
+
+
+def id_of(body: bytes) -> int:
+    """The id of a request that does not read otherwise. Raises msgspec.MsgspecError."""
+    return msgspec.msgpack.decode(body, type=_Numbered).id
 
 
 def answer(body: bytes) -> Answer:

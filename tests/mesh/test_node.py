@@ -297,6 +297,36 @@ def test_a_parent_that_is_killed_leaves_nothing_behind_and_can_start_again(
     assert name not in star.lab.sh("hub", "ip -o link")
 
 
+async def test_a_request_that_no_helper_takes_is_an_error_and_ends_none(star: Star) -> None:
+    async with star.hub_node() as hub:
+        with pytest.raises(MeshError, match="Expected `int` >= 1280"):
+            await hub.resize(1)
+        with pytest.raises(MeshError, match="timeout"):
+            await hub.dial(mesh(2), 1, -1.0)
+        assert hub.starts == 1
+
+
+async def test_an_ordinary_process_cannot_get_at_wireguard_through_the_helper(star: Star) -> None:
+    user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]  # as the helper is
+    async with star.hub_node() as hub:
+        status = Path(f"/proc/{hub.pid}/status").read_text()
+        assert "Uid:\t65534\t65534\t65534\t65534" in status
+        assert "CapPrm:\t0000000000001000" in status  # CAP_NET_ADMIN
+        assert "CapBnd:\t0000000000001000" in status
+        assert "NoNewPrivs:\t1" in status
+        for pid in (hub.pid, *engines(hub._name)):
+            for script in (
+                "ls root/var/run",
+                "readlink ns/net",
+                "readlink fd/*",
+                "cat environ",
+                "head -c1 mem",
+            ):
+                command = [*user, "sh", "-c", f"cd /proc/{pid}; {script}"]
+                assert await asyncio.to_thread(run, *command, check=False) == ""
+        assert await asyncio.to_thread(run, *user, "sh", "-c", "readlink /proc/self/ns/net") != ""
+
+
 async def test_two_nodes_on_one_host_do_not_collide(star: Star) -> None:
     other = star.folder / "other"
     async with star.hub_node() as hub:
