@@ -147,6 +147,7 @@ async def test_runs_of_a_worker_that_is_gone_for_good_are_unknown_and_the_sessio
     grace(here, 1)
     async with driver(here) as on, cut_off(here) as (one, net):
         one.start()
+        await state(on, "far", "connected")  # or the short grace is over before it has come
         made = await running(on, f"{UNTIL_GO}; {ENDS}", RUNS)
         net.open = False
         await net.cut()
