@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from daemon.protocol import frames, framing
 from daemon.worker import files
 from daemon.worker.access import EVERYWHERE, Access
+from daemon.worker.reading import Reading
 from daemon.worker.refusal import Refusal
 from daemon.worker.writes import Writes
 
@@ -71,7 +72,7 @@ async def send_file(
     access: Access = EVERYWHERE,
 ) -> None:
     """Answer a `read` with its pieces. Raises Refusal."""
-    reading = await limited(files.Reading, frame, access, undo=files.Reading.close)
+    reading = await limited(Reading, frame, access, undo=Reading.close)
     try:
         last = False
         while not last:

@@ -17,7 +17,7 @@ from daemon.pool import Content, Refused
 from daemon.protocol import frames
 from daemon.protocol.records import Record, WorkerRef
 from daemon.provider import fitting, images
-from daemon.worker import files
+from daemon.worker.reading import Reading
 from daemon.worker.refusal import Refusal
 from tests.daemon.harness.doubles import FakePool
 from tests.daemon.provider.contexts import picture
@@ -138,7 +138,7 @@ class OnDisk:
     @staticmethod
     def _read(frame: frames.Read) -> Content:
         try:
-            with contextlib.closing(files.Reading(frame)) as reading:
+            with contextlib.closing(Reading(frame)) as reading:
                 pieces, last = [], False
                 while not last:
                     piece, last = reading.piece()

@@ -12,6 +12,7 @@ from daemon.protocol import frames
 from daemon.worker import access, files, keeper
 from daemon.worker.access import Access
 from daemon.worker.keeper import SOCKET, Keeper
+from daemon.worker.reading import Reading
 from daemon.worker.refusal import Refusal
 from tests.daemon.worker.dialing import Dial, Refused
 
@@ -124,7 +125,7 @@ def test_a_link_that_is_changed_between_look_and_opening_is_noticed(
 
     monkeypatch.setattr(os.path, "realpath", resolved)
     with pytest.raises(Refusal, match=r"which leads to .*out/file, may not be read"):
-        files.Reading(frames.Read(id=1, path=f"{tree}/in/folder/file"), only)
+        Reading(frames.Read(id=1, path=f"{tree}/in/folder/file"), only)
     with pytest.raises(Refusal, match=r"which leads to .*out/new, may not be written"):
         files.Writing(frames.Write(id=1, path=f"{tree}/in/folder/new"), only)
     assert sorted(path.name for path in (tree / "out").iterdir()) == ["back", "file"]

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from daemon.protocol import frames
-from daemon.worker import files
 from daemon.worker.keeper import SOCKET, Keeper
+from daemon.worker.reading import Reading
 from tests.daemon.worker.dialing import Dial, Refused
 
 ODD = b"\xef\xbb\xbfa\r\nb\rc\n\nlast without newline \xff\x00"
@@ -58,7 +58,7 @@ def test_any_lines_in_any_pieces_are_those_of_the_file(
 ) -> None:
     file = tmp_path / "f"
     file.write_bytes(data)
-    reading = files.Reading(frames.Read(id=1, path=str(file), unit="lines", offset=offset, limit=limit))
+    reading = Reading(frames.Read(id=1, path=str(file), unit="lines", offset=offset, limit=limit))
     found, last = b"", False
     while not last:
         more, last = reading.piece(piece)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from daemon.protocol import frames
-from daemon.worker import files
+from daemon.worker import files, reading
 from daemon.worker.keeper import Keeper
 from tests.daemon.worker.dialing import Dial, Refused
 
@@ -274,7 +274,7 @@ async def test_a_sparse_file_of_terabytes_is_read_in_part(
         file.write(b"end\n")
     data, frame = await dial.read(tmp_path / "big", offset=(1 << 40) - 4, limit=10)
     assert (data, frame.size, frame.end) == (b"end\n", 1 << 40, True)
-    monkeypatch.setattr(files, "SKIP_WAIT", 0.0)
+    monkeypatch.setattr(reading, "SKIP_WAIT", 0.0)
     with pytest.raises(Refused, match=r"failed: .*the line was not reached .* with `run`"):
         await dial.read(tmp_path / "big", offset=2, limit=1, unit="lines")
 
