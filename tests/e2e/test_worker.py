@@ -318,6 +318,7 @@ async def test_a_call_for_a_worker_that_is_gone_waits_for_it_and_runs_nowhere_el
 async def test_a_worker_that_does_not_come_is_reported_and_the_other_goes_on(here: Stage) -> None:
     grace(here, 0.5)
     async with driver(here) as on:
+        await state(on, "local", "connected")
         await here.mock.config(calls=1, worker="far", code="echo never >> ran")
         refs = (WorkerRef("local", str(here.folder)), WorkerRef("far", str(here.folder)))
         session = await on.client.create(api.Create(model="mock/script", workers=refs))

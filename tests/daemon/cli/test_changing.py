@@ -175,4 +175,4 @@ def test_a_session_may_have_no_workers_when_that_is_said(said: Said, id: str) ->
 
 def test_a_workers_name_that_cannot_be_is_refused(said: Said, id: str) -> None:
     assert "NAME or NAME:FOLDER" in said("workers", "set", id, ":x", code=2)
-    assert "each name may stand once" in said("workers", "set", id, "a", "a", code=3)
+    assert "name each worker once" in said("workers", "set", id, "a", "a", code=3)
