@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mesh.plan import Endpoint
 from tests.mesh.lab import Lab, gone, needs, readable_tree, run
 from tests.mesh.star import BACKEND, PORT, Star, echoing, mesh
 
@@ -53,6 +54,41 @@ async def main(told):
 
 told = json.loads(text)
 os.environ["PATH"] = told["path"]
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+asyncio.run(main(told))
+"""
+
+HUB = """
+import asyncio, json, os, sys
+root, text = sys.argv[1:]
+sys.path.insert(0, root)
+from ipaddress import IPv6Interface, IPv6Network
+from pathlib import Path
+import structlog
+from mesh.node import Node
+from mesh.plan import Peer, Wanted
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+async def main(told):
+    key = bytes.fromhex(told["worker"])
+    peer = Peer(key=key, allowed=(IPv6Network(told["from"]),), preshared=bytes.fromhex(told["preshared"]))
+    wanted = Wanted(private=bytes.fromhex(told["private"]), address=IPv6Interface(told["address"]), port=told["udp"],
+                    peers={key: peer})
+    moves = asyncio.Queue()
+    async with Node(wanted, folder=Path(told["folder"]), listens=True) as node:
+        sock = await node.listen(0, moves.put_nowait)
+        while True:
+            say(said=node.said, port=sock.getsockname()[1], pid=node.pid)
+            connection, address = await asyncio.get_running_loop().sock_accept(sock)
+            connection.close()
+            await node.state()
+            say(echo=address[0])
+            sock.close()
+            sock = await moves.get()
+
+told = json.loads(text)
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 asyncio.run(main(told))
 """
@@ -121,9 +157,6 @@ def star(tmp_path: Path) -> Iterator[Star]:
 def far(star: Star, python: str, port: int, endpoint: str, place: str = "w", path: str = "") -> Iterator[Far]:
     """A worker of an ordinary user in the namespace `place`."""
     worker = star.workers["w"]
-    folder = Path(python).parents[2] / "mesh"
-    folder.mkdir(mode=0o777)
-    folder.chmod(0o777)
     told = {
         "hub": star.hub.public.hex(),
         "private": worker.private.hex(),
@@ -133,10 +166,20 @@ def far(star: Star, python: str, port: int, endpoint: str, place: str = "w", pat
         "endpoint": endpoint,
         "udp": PORT,
         "port": port,
-        "folder": str(folder),
         "path": path or os.environ["PATH"],
     }
-    command = ["sh", "-ec", BECOME, "sh", python, "-c", WORKER, str(ROOT), json.dumps(told)]
+    with running(star, python, WORKER, told, place) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def running(star: Star, python: str, script: str, told: dict[str, Any], place: str) -> Iterator[Far]:
+    """An ordinary user's process in the namespace `place`."""
+    folder = Path(python).parents[2] / "mesh"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    told["folder"] = str(folder)
+    command = ["sh", "-ec", BECOME, "sh", python, "-c", script, str(ROOT), json.dumps(told)]
     process = subprocess.Popen(
         [*star.lab.launcher(place), *command],
         stdin=subprocess.PIPE,
@@ -231,3 +274,32 @@ async def test_an_ordinary_users_mesh_says_what_is_missing(star: Star, python: s
     plug(star)
     with far(star, python, 1, "192.0.2.1", path="/nonexistent") as worker:
         assert "install the package passt or slirp4netns" in (await worker.said())["error"]
+
+
+async def test_an_ordinary_users_hub_is_reached_and_moves_its_listener_when_its_helper_dies(
+    star: Star, python: str
+) -> None:
+    plug(star)
+    star.lab.route("hub", "default", "192.0.2.2")
+    worker = star.workers["w"]
+    told = {
+        "worker": worker.public.hex(),
+        "private": star.hub.private.hex(),
+        "preshared": worker.preshared.hex(),
+        "address": f"{mesh(1)}/48",
+        "from": str(mesh(worker.number)),
+        "udp": PORT,
+    }
+    with running(star, python, HUB, told, "hub") as hub:
+        up = await hub.said()
+        assert "its way out pasta" in up["said"]
+        async with star.worker_node(worker) as far:
+            await far.point(star.hub.public, Endpoint("192.0.2.1", PORT))
+            (await far.dial(mesh(1), up["port"])).close()
+            assert (await hub.said())["echo"] == str(mesh(worker.number))
+            (helper,) = children(hub.process.pid)
+            os.kill(helper, signal.SIGKILL)
+            again = await hub.said()
+            assert again["port"] == up["port"]
+            (await far.dial(mesh(1), up["port"], 30.0)).close()
+            assert (await hub.said())["echo"] == str(mesh(worker.number))
