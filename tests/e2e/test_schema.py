@@ -23,6 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from daemon.client import Client
 from daemon.protocol import api
+from daemon.protocol.dialing import LOCAL
 from tests.running import Place, place
 
 CHECKS = [
@@ -102,10 +103,16 @@ def ask(target: Target, operation: Operation, mode: schemathesis.GenerationMode)
         phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=operation.as_strategy(generation_mode=mode), id=st.sampled_from(["", *known]))
-    def one(case: Any, id: str) -> None:
+    @given(
+        case=operation.as_strategy(generation_mode=mode),
+        id=st.sampled_from(["", *known]),
+        name=st.sampled_from(["", LOCAL]),
+    )
+    def one(case: Any, id: str, name: str) -> None:
         if id and "id" in (case.path_parameters or {}):
             case.path_parameters["id"] = id
+        if name and operation.path.startswith(api.WORKERS) and "name" in (case.path_parameters or {}):
+            case.path_parameters["name"] = name
         if case.query and "wait" in case.query:
             case.query["wait"] = QUICK
         headers = {"Authorization": f"Bearer {target.key}"}
