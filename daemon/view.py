@@ -13,7 +13,7 @@ from daemon.protocol.records import Config, Header, Record, Usage
 
 OUTPUT_LINES: Final = 200  # of a run's live output that are kept; its result has the tail
 
-State = Literal["", "live", "running", "done", "nonzero", "failed"]
+State = Literal["", "live", "running", "done", "nonzero", "failed", "void"]
 Language = Literal["", "markdown", "bash", "python", "json", "diff"]
 
 
@@ -23,6 +23,7 @@ class Item(Struct, frozen=True):
     `n` is the record's number, 0 for what streams and is no record yet. `call` is the id that a call and its
     result share. `folded`: the title is enough until somebody asks. `hint`: what one can do about it.
     `void`: numbers of earlier blocks that are now known to be of a try that broke off. `time`: UTC.
+    `media`: the body's media type where it is no text, `size` bytes long.
     """
 
     n: int
@@ -36,6 +37,20 @@ class Item(Struct, frozen=True):
     hint: str = ""
     void: tuple[int, ...] = ()
     time: str = ""
+    media: str = ""
+    size: int = 0
+
+
+class Noted(Struct, frozen=True):
+    """What a header says together with those before it.
+
+    `about`: for a result the number of its call, for a step which one it is (from 1), else 0. `state`: its own.
+    `void`: as in Item.
+    """
+
+    about: int = 0
+    state: State = ""
+    void: tuple[int, ...] = ()
 
 
 _RETRY: Final = "retry"
@@ -60,7 +75,7 @@ _SPOKEN: Final = {"text": "answer", "thinking": "thinking", "summary": "summary 
 
 
 class Fold:
-    """What drawing a record needs to know of those before it. `add` takes each once, in order."""
+    """What drawing a record needs to know of those before it. `add` or `note` takes each once, in order."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -75,117 +90,141 @@ class Fold:
 
     def add(self, record: Record) -> Item:
         """The record as an item; never raises, whatever is in the record."""
-        header = record.header
-        try:
-            item = self._item(record)
-        except records.BadRecord as error:
-            item = Item(
-                header.n, header.kind, line(f"{header.kind} that does not read"), safe(str(error)), "failed"
-            )
-        return msgspec.structs.replace(item, time=line(header.time), void=self.skip(header))
+        noted = self.note(record.header)
+        return msgspec.structs.replace(item(record, noted.about), void=noted.void)
 
     def skip(self, header: Header) -> tuple[int, ...]:
         """Take in a record that is not drawn; returns the blocks that it shows to be void."""
+        return self.note(header).void
+
+    def note(self, header: Header) -> Noted:
+        """Take in a header; what a screen keeps of a record whose body it has not got."""
         match header.kind:
-            case "text" | "thinking" | "call":
-                step = header.step
+            case "text" | "thinking":
+                return Noted(void=self._voided(header, header.step))
+            case "call":
+                void = self._voided(header, header.step)
+                self._calls[header.id] = header.n
+                return Noted(0, "running", void)
             case "step":
-                step = header.id
                 self.steps += 1
                 self.usage += header.usage or Usage()
-            case "error" | "end":
-                step = ""
+                return Noted(self.steps, "done", self._voided(header, header.id))
+            case "error":
+                return Noted(0, "failed", self._voided(header, ""))
+            case "end":
+                return Noted(void=self._voided(header, ""))
             case "result":
-                self._calls.pop(header.for_, None)
-                return ()
+                return Noted(self._calls.pop(header.for_, 0), _outcome(header))
             case _:
-                return ()
+                return _NOTHING
+
+    def _voided(self, header: Header, step: str) -> tuple[int, ...]:
         void = [block for block in self._open if block.step != step]
         for block in void:
             self._calls.pop(block.id, None)
         if header.kind in ("step", "error", "end"):
             self._open.clear()
         else:
-            self._open = [*(block for block in self._open if block.step == step), header]
-        if header.kind == "call":
-            self._calls[header.id] = header.n
+            if void:
+                self._open = [block for block in self._open if block.step == step]
+            self._open.append(header)
         return tuple(block.n for block in void)
 
-    def _item(self, record: Record) -> Item:
-        header = record.header
-        match header.kind:
-            case "start":
-                return Item(header.n, "start", "session started")
-            case "config":
-                return _config(record)
-            case "system":
-                body = _body(record)
-                title = f"system text from {header.source or 'nobody'}, {count(len(body), 'character')}"
-                return Item(header.n, "system", line(title), body, folded=True)
-            case "message":
-                return Item(header.n, "message", line(f"message via {header.via or '?'}"), _body(record))
-            case "text":
-                return Item(header.n, "text", "answer", _body(record), language="markdown")
-            case "thinking":
-                return _thinking(record)
-            case "call":
-                asked = records.call_of(record)
-                title, text, language = call(asked.name, asked.arguments)
-                return Item(header.n, "call", title, text, "running", language, record.id)
-            case "result":
-                return self._result(record)
-            case "step":
-                return self._step(record)
-            case "error":
-                error = records.error_of(record)
-                by = f" via {header.via}" if header.via else ""
-                hint = _HINTS.get(error.code, _RETRY)
-                title, body = f"error: {error.code}{by}", error.message
-                if error.code == "stopped" and header.via:
-                    title, body = f"stopped{by}", ""  # the message says the same
-                return Item(header.n, "error", line(title), safe(body), "failed", hint=hint)
-            case "summary":
-                return Item(header.n, "summary", _SPOKEN["summary"], _body(record), folded=True)
-            case "end":
-                by = f" via {header.via}" if header.via else ""
-                return Item(header.n, "end", line(f"session {header.reason or 'ended'}{by}"))
-            case _:
-                return Item(
-                    header.n,
-                    header.kind,
-                    line(f"{header.kind}, {size(header.len)}"),
-                    _body(record),
-                    folded=True,
-                )
 
-    def _result(self, record: Record) -> Item:
-        header = record.header
-        n = self._calls.get(header.for_, 0)
-        parts = [f"result of #{n}" if n else "result"]
-        state: State = "done"
-        if header.failed:
-            state = "failed"
-            parts.append("failed")
-        elif header.exit is not None:
-            parts.append(f"exit {header.exit}")
-            state = "nonzero" if header.exit else "done"
-        if header.worker:
-            parts.append(f"on {header.worker}")
-        if header.seconds is not None:
-            parts.append(seconds(header.seconds))
-        if header.truncated:
-            parts.append(f"{count(header.truncated, 'line')} cut, all of it in {header.full_output}")
-        body = _body(record, output=True)
-        return Item(header.n, "result", line(" · ".join(parts)), body, state, call=header.for_)
+_NOTHING: Final = Noted()
 
-    def _step(self, record: Record) -> Item:
-        header = record.header
-        used = header.usage or Usage()
-        parts = [f"step {self.steps + 1}", header.model or header.provider]
-        parts.append(f"{tokens(used.prompt)} tokens in, {tokens(used.output)} out")
-        if header.stop:
-            parts.append(header.stop)
-        return Item(header.n, "step", line(" · ".join(part for part in parts if part)), state="done")
+
+def _outcome(header: Header) -> State:
+    return "failed" if header.failed else "nonzero" if header.exit else "done"
+
+
+def item(record: Record, about: int = 0) -> Item:
+    """A record as an item; `about` as Fold.note gave it. Never raises, whatever is in the record."""
+    header = record.header
+    try:
+        found = _item(record, about)
+    except records.BadRecord as error:
+        title = line(f"{header.kind} that does not read")
+        found = Item(header.n, header.kind, title, safe(str(error)), "failed")
+    media = "" if not header.len or _is_text(header) or record.text() else line(header.type)
+    return msgspec.structs.replace(
+        found, time=line(header.time), media=media, size=header.len if media else 0
+    )
+
+
+def _is_text(header: Header) -> bool:
+    return header.type.startswith("text/") or header.type == records.JSON
+
+
+def _item(record: Record, about: int) -> Item:
+    header = record.header
+    match header.kind:
+        case "start":
+            return Item(header.n, "start", "session started")
+        case "config":
+            return _config(record)
+        case "system":
+            body = _body(record)
+            title = f"system text from {header.source or 'nobody'}, {count(len(body), 'character')}"
+            return Item(header.n, "system", line(title), body, folded=True)
+        case "message":
+            return Item(header.n, "message", line(f"message via {header.via or '?'}"), _body(record))
+        case "text":
+            return Item(header.n, "text", "answer", _body(record), language="markdown")
+        case "thinking":
+            return _thinking(record)
+        case "call":
+            asked = records.call_of(record)
+            title, text, language = call(asked.name, asked.arguments)
+            return Item(header.n, "call", title, text, "running", language, record.id)
+        case "result":
+            return _result(record, about)
+        case "step":
+            return _step(record, about)
+        case "error":
+            error = records.error_of(record)
+            by = f" via {header.via}" if header.via else ""
+            hint = _HINTS.get(error.code, _RETRY)
+            title, body = f"error: {error.code}{by}", error.message
+            if error.code == "stopped" and header.via:
+                title, body = f"stopped{by}", ""  # the message says the same
+            return Item(header.n, "error", line(title), safe(body), "failed", hint=hint)
+        case "summary":
+            return Item(header.n, "summary", _SPOKEN["summary"], _body(record), folded=True)
+        case "end":
+            by = f" via {header.via}" if header.via else ""
+            return Item(header.n, "end", line(f"session {header.reason or 'ended'}{by}"))
+        case _:
+            title = line(f"{header.kind}, {size(header.len)}")
+            return Item(header.n, header.kind, title, _body(record), folded=True)
+
+
+def _result(record: Record, about: int) -> Item:
+    header = record.header
+    parts = [f"result of #{about}" if about else "result"]
+    if header.failed:
+        parts.append("failed")
+    elif header.exit is not None:
+        parts.append(f"exit {header.exit}")
+    if header.worker:
+        parts.append(f"on {header.worker}")
+    if header.seconds is not None:
+        parts.append(seconds(header.seconds))
+    if header.truncated:
+        parts.append(f"{count(header.truncated, 'line')} cut, all of it in {header.full_output}")
+    body = _body(record, output=True)
+    return Item(header.n, "result", line(" · ".join(parts)), body, _outcome(header), call=header.for_)
+
+
+def _step(record: Record, about: int) -> Item:
+    header = record.header
+    used = header.usage or Usage()
+    parts = [f"step {about}" if about else "step", header.model or header.provider]
+    parts.append(f"{tokens(used.prompt)} tokens in, {tokens(used.output)} out")
+    if header.stop:
+        parts.append(header.stop)
+    return Item(header.n, "step", line(" · ".join(part for part in parts if part)), state="done")
 
 
 def _body(record: Record, output: bool = False) -> str:
@@ -294,25 +333,47 @@ def _marked(mark: str, text: str) -> list[str]:
     return [f"{mark} {row}" for row in text.removesuffix("\n").split("\n")] if text else []
 
 
+class Streamed(Struct):
+    """A block that streams in, or a run's output: `pieces` as they came, added to at its end, raw.
+
+    `key` is no other block's. `kind`, `name`, `call` as in Delta.
+    """
+
+    key: int
+    kind: str
+    pieces: list[str]
+    name: str = ""
+    call: str = ""
+
+
 class Live:
     """The blocks of a step in flight and the output of its runs, none of them a record yet."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, tuple[str, str, list[str]]] = {}
+        self._blocks: dict[int, Streamed] = {}
         self._stored = 0
         self._step = ""
-        self._outputs: dict[str, str] = {}
+        self._keys = 0
+        self._outputs: dict[str, Streamed] = {}
 
     def feed(self, delta: Delta) -> None:
         """Take a piece in; costs what the piece is long."""
         if delta.kind == "output":
-            rows = (self._outputs.get(delta.call, "") + delta.text).split("\n")
-            self._outputs[delta.call] = "\n".join(rows[-OUTPUT_LINES:])[-MAX_CHARS:]
+            output = self._outputs.get(delta.call)
+            if output is None:
+                output = self._outputs[delta.call] = self._new(delta)
+            rows = ("".join(output.pieces) + delta.text).split("\n")
+            output.pieces[:] = ["\n".join(rows[-OUTPUT_LINES:])[-MAX_CHARS:]]
         elif delta.block >= self._stored:
-            kind, name, pieces = self._blocks.setdefault(delta.block, (delta.kind, delta.name, []))
-            if delta.name and not name:
-                self._blocks[delta.block] = (kind, delta.name, pieces)
-            pieces.append(delta.text)
+            block = self._blocks.get(delta.block)
+            if block is None:
+                block = self._blocks[delta.block] = self._new(delta)
+            block.name = block.name or delta.name
+            block.pieces.append(delta.text)
+
+    def _new(self, delta: Delta) -> Streamed:
+        self._keys += 1
+        return Streamed(self._keys, delta.kind, [], delta.name, delta.call)
 
     def record(self, record: Record) -> None:
         """A record has come: what streamed of it is no longer live."""
@@ -335,18 +396,24 @@ class Live:
         self._blocks.clear()
         self._stored = 0
 
+    def streams(self) -> list[Streamed]:
+        """What is live now, blocks first; for who draws only what is new of it."""
+        return [*self._blocks.values(), *self._outputs.values()]
+
     def items(self) -> list[Item]:
         """What is live now, blocks first."""
-        found = []
-        for kind, name, pieces in self._blocks.values():
-            text = "".join(pieces)
-            if kind == "call":
-                title = f"writing a call of {name or 'a tool'}, {count(len(text), 'character')}"
-                found.append(Item(0, "call", line(title), state="live"))
-            else:
-                found.append(Item(0, kind, _SPOKEN[kind], safe(text), "live", "markdown"))
-        for call_id, output in self._outputs.items():
-            found.append(
-                Item(0, "output", "output so far", printed(output).strip("\n"), "live", call=call_id)
-            )
-        return found
+        return [streaming(stream) for stream in self.streams()]
+
+
+def streaming(stream: Streamed) -> Item:
+    """What streams as an item, all of it."""
+    text = "".join(stream.pieces)
+    match stream.kind:
+        case "call":
+            title = f"writing a call of {stream.name or 'a tool'}, {count(len(text), 'character')}"
+            return Item(0, "call", line(title), state="live")
+        case "output":
+            body = printed(text).strip("\n")
+            return Item(0, "output", "output so far", body, "live", call=stream.call)
+        case kind:
+            return Item(0, kind, _SPOKEN[kind], safe(text), "live", "markdown")
