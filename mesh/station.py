@@ -23,6 +23,8 @@ from mesh.wireguard.links import Links
 from mesh.wireguard.userspace import Userspace
 
 BACKLOG: Final = 128  # connections that wait to be accepted
+# What sending says where an echo cannot come: too long; the peer has no endpoint yet; no way to it.
+NO_ECHO: Final = (errno.EMSGSIZE, errno.EDESTADDRREQ, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENOKEY)
 FORWARDING: Final = Path("/proc/sys/net/ipv6/conf/all/forwarding")
 WAY_WAIT: Final = 10.0  # seconds for the way out to be there
 LOOK_EVERY: Final = 0.02  # seconds between two looks
@@ -226,7 +228,7 @@ class Station:
         except TimeoutError:
             return False
         except OSError as error:
-            if error.errno == errno.EMSGSIZE:
+            if error.errno in NO_ECHO:
                 return False
             raise
 
