@@ -180,10 +180,26 @@ def worker(environ: Mapping[str, str], file: str = "", *, system_file: Path = SY
 
     Raises ConfigError.
     """
+    return _allowance(_worker_tables(environ, file, system_file))
+
+
+def worker_mesh(
+    environ: Mapping[str, str], file: str = "", *, system_file: Path = SYSTEM_FILE
+) -> tuple[str, int]:
+    """What a worker's own machine says of its end of a mesh: the `backend` and `mtu` of `[mesh]` in the same files.
+
+    0 bytes: nothing. Raises ConfigError.
+    """
+    tables = _worker_tables(environ, file, system_file)
+    mesh = _mesh(tables)
+    return mesh.backend, mesh.mtu if "mtu" in tables.get("mesh", {}) else 0
+
+
+def _worker_tables(environ: Mapping[str, str], file: str, system_file: Path) -> Mapping[str, Any]:
     if file and not Path(file).expanduser().exists():
         raise ConfigError(f"--config names {file}, which is not there")
     files = (Path(file).expanduser(),) if file else (system_file, _user_file(environ))
-    return _allowance(_tables_of(files, [])[0])
+    return _tables_of(files, [])[0]
 
 
 def workers_folder(environ: Mapping[str, str]) -> Path:

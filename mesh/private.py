@@ -1,4 +1,4 @@
-"""Files that only their owner can read: made once, whole and on disk, or not at all; never over one that is there."""
+"""Files that only their owner can read: made or replaced whole and on disk, or not at all."""
 
 import os
 import secrets
@@ -79,6 +79,25 @@ def making(path: Path) -> Iterator[Path]:
         _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except FileExistsError:
         raise
+    except OSError as error:
+        raise PrivateFileError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Have the file be this, 0600, on disk and whole or as it was before. Raises PrivateFileError."""
+    fresh = path.with_name(f"{path.name}.new-{secrets.token_hex(4)}")
+    try:
+        try:
+            with open(
+                os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"
+            ) as file:
+                file.write(content)
+            _sync(fresh, os.O_RDONLY)
+            fresh.replace(path)
+        finally:
+            with suppress(OSError):
+                fresh.unlink()
+        _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise PrivateFileError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -100,6 +100,11 @@ def die_with_parent() -> None:
     _prctl(_PDEATHSIG, signal.SIGKILL)
 
 
+def close_to_others() -> None:
+    """Let no other process of this user trace this one or take its descriptors; what it starts is as any other."""
+    _prctl(_DUMPABLE, 0)
+
+
 def keep_only_net_admin(uid: int, *, inherit: bool) -> None:
     """Become `uid` and give up every capability but CAP_NET_ADMIN, for ever.
 

@@ -3,16 +3,20 @@
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
+import msgspec
+
 from daemon import config, release
-from daemon.plain import count, line, safe
+from daemon.allowance import Allowance
+from daemon.plain import count, line, safe, size
 from daemon.protocol import dialing
-from daemon.verbs.reach import FAILED, OK, USAGE, VerbError, say, say_json
+from daemon.verbs.reach import FAILED, OK, REFUSED, USAGE, VerbError, say, say_json
 from daemon.verbs.tables import ago, facts, local
 from daemon.worker import install, keeper, launch, station, update
+from daemon.worker.tunnel import Tunnel
 
 AS_ROOT: Final = (
     "this is root, and agents would run their code as root: start it as the user whose files they may touch, "
@@ -25,28 +29,45 @@ def work(connect: str, name: str, scratch: str, file: str, as_root: bool, enviro
 
     Where it was updated, or is, this process goes on as that release, with the same command line.
     """
+    check_name(name)
+    place = station.Place(
+        scratch=folder(scratch, name, environ),
+        release=release.own(),
+        harness=station.on_socket(config.check_socket(absolute(connect))),
+        name=name,
+        allowed=allowance(file, as_root, environ),
+    )
+    config.check_socket(place.scratch / keeper.SOCKET)
+    station.log_to_stderr()
+    return be(place, sys.argv[1:])
+
+
+def check_name(name: str) -> None:
+    """Raises VerbError where a worker cannot have this name."""
     try:
         dialing.check_name(name)
     except dialing.BadNameError as error:
         raise VerbError(str(error), USAGE) from error
+
+
+def allowance(file: str, as_root: bool, environ: Mapping[str, str]) -> Allowance:
+    """What is allowed on this machine. Raises VerbError where this is root, which nobody has allowed."""
     allowed = config.worker(environ, file)
     if os.geteuid() == 0 and not (as_root or allowed.as_root):
         raise VerbError(AS_ROOT, USAGE)
-    place = station.Place(
-        scratch=folder(scratch, name, environ),
-        release=release.own(),
-        harness=station.on_socket(config.check_socket(_path(connect))),
-        name=name,
-        allowed=allowed,
-    )
-    config.check_socket(place.scratch / keeper.SOCKET)
-    station.log_to_stderr()
+    return allowed
+
+
+def be(place: station.Place, again: Sequence[str]) -> int:
+    """Be this worker's link until a signal; where another release is to go on, it gets the arguments `again`."""
     try:
         python = update.successor(place.scratch, place.release) or asyncio.run(station.work(place))
-    except station.LinkBusy as error:
+    except station.Removed as error:
+        raise VerbError(str(error), REFUSED) from error
+    except (station.LinkBusy, station.CannotWork) as error:
         raise VerbError(str(error)) from error
     if python is not None:
-        _become(install.command(python, *sys.argv[1:]))
+        _become(install.command(python, *again))
     return OK
 
 
@@ -74,13 +95,30 @@ def check(json: bool) -> int:
 
 
 def status(scratch: str, name: str, environ: Mapping[str, str], json: bool) -> int:
-    """Say how a worker of this machine stands; 1 when it is not connected."""
-    found = asyncio.run(station.look(the_one(scratch, name, environ)))
+    """Say how a worker of this machine stands, or where none is named, each of them; 1 when one is not connected."""
+    folders = [the_one(scratch, name, environ)] if scratch or name else those(environ)
+    found = [asyncio.run(_look(path)) for path in folders]
     if json:
-        say_json(found)
+        say_json(found[0] if len(found) == 1 else found)
     else:
-        _show(found)
-    return OK if found.state == "connected" else FAILED
+        for number, one in enumerate(found):
+            if number:
+                say("")
+            _show(one)
+    return OK if all(one.state == "connected" for one in found) else FAILED
+
+
+async def _look(scratch: Path) -> station.Standing:
+    """How a worker stands, with what is kept of its mesh where no link says it."""
+    found = await station.look(scratch)
+    if found.mesh is None and (scratch / station.MESH).is_dir():
+        from daemon.worker import joining
+
+        try:
+            found = msgspec.structs.replace(found, mesh=await joining.look(scratch))
+        except joining.JoinError as error:
+            found = msgspec.structs.replace(found, reason=str(error))
+    return found
 
 
 def _show(found: station.Standing) -> None:
@@ -95,6 +133,7 @@ def _show(found: station.Standing) -> None:
             ("reason", found.reason, "note"),
             ("update", found.update, "note"),
             ("last", f"connected {local(found.connected)}" if found.connected else "never connected", ""),
+            *_mesh(found.mesh),
             ("link", _process(found.link, found.link_release), ""),
             ("keeper", _process(found.keeper, found.keeper_release), ""),
             ("runs", runs, ""),
@@ -103,6 +142,23 @@ def _show(found: station.Standing) -> None:
             ("scratch", found.scratch, ""),
         ]
     )
+
+
+def _mesh(found: Tunnel | None) -> list[tuple[str, str, str]]:
+    """The lines on a worker's end of a mesh."""
+    if found is None:
+        return []
+    if found.removed:
+        return [("mesh", f"removed from that of {found.harness or 'the harness'}: join again", "failed")]
+    heard = f"{local(found.handshake)} ({ago(found.handshake)})" if found.handshake else "none yet"
+    return [
+        ("mesh", f"{found.harness or 'the harness'}, {found.address} here", ""),
+        ("path", found.path, ""),
+        ("relay", found.relay, ""),
+        ("handshake", heard if found.how else "", ""),
+        ("traffic", f"{size(found.rx)} in, {size(found.tx)} out" if found.how else "", ""),
+        ("by", f"{found.how}; MTU {found.mtu}" if found.how else "", ""),
+    ]
 
 
 def _process(pid: int, release: str) -> str:
@@ -126,27 +182,44 @@ def down(scratch: str, name: str, environ: Mapping[str, str], json: bool) -> int
 
 def folder(scratch: str, name: str, environ: Mapping[str, str]) -> Path:
     """A worker's scratch folder: the one that was given, else its own among all of this user's."""
-    return _path(scratch) if scratch else config.workers_folder(environ) / name
+    return absolute(scratch) if scratch else config.workers_folder(environ) / name
 
 
 def the_one(scratch: str, name: str, environ: Mapping[str, str]) -> Path:
     """The scratch folder of the worker that is meant: the only one where none is named. Raises VerbError."""
     if scratch or name:
         found = folder(scratch, name, environ)
+        if not found.is_dir() and (named := None if scratch else _member(name, environ)) is not None:
+            return named
         if not found.is_dir():
             raise VerbError(f"no worker has ever worked in {safe(str(found))}")
         return found
-    base = config.workers_folder(environ)
-    there = sorted(path for path in base.iterdir() if path.is_dir()) if base.is_dir() else []
-    if not there:
-        raise VerbError(
-            f"no worker has ever worked in {safe(str(base))}: name its folder with --scratch", USAGE
-        )
+    there = those(environ)
     if len(there) > 1:
         names = ", ".join(line(path.name) for path in there)
         raise VerbError(f"there are several workers here: name one of them with --name: {names}", USAGE)
     return there[0]
 
 
-def _path(text: str) -> Path:
+def those(environ: Mapping[str, str]) -> list[Path]:
+    """The scratch folders of all workers of this user. Raises VerbError where there is none."""
+    base = config.workers_folder(environ)
+    there = sorted(path for path in base.iterdir() if path.is_dir()) if base.is_dir() else []
+    if not there:
+        raise VerbError(
+            f"no worker has ever worked in {safe(str(base))}: name its folder with --scratch", USAGE
+        )
+    return there
+
+
+def _member(name: str, environ: Mapping[str, str]) -> Path | None:
+    """The scratch folder of the worker that has this name in its mesh, whatever the folder's own."""
+    from daemon.worker import joining
+
+    found = joining.joined(config.workers_folder(environ))
+    return next((path for path, membership in found if membership.answer.name == name), None)
+
+
+def absolute(text: str) -> Path:
+    """A path as the command line has it, from the root on."""
     return Path(os.path.abspath(Path(text).expanduser()))

@@ -7,7 +7,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
@@ -17,11 +17,13 @@ from msgspec import Struct
 
 from daemon.allowance import Allowance
 from daemon.protocol import dialing, frames
-from daemon.worker import journal, keeper, launch, link, update
+from daemon.worker import journal, keeper, launch, link, tunnel, update
+from daemon.worker.tunnel import Tunnel
 from daemon.worker.update import Updater
 
 LOCK: Final = "link.lock"
 STATE: Final = "link.json"
+MESH: Final = "mesh"  # of a worker that joined one: what is kept for that
 DIAL_WAIT: Final = 5.0  # seconds for a harness to take a connection
 LOOK_WAIT: Final = 3.0  # seconds for a keeper to say hello to who only looks
 AGAIN: Final = 600.0  # seconds after which a reason that stays the same is logged again
@@ -33,13 +35,31 @@ class LinkBusy(Exception):
     """Another link serves this scratch folder; the message names its process."""
 
 
+class CannotWork(Exception):
+    """There is no way to the harness on this machine; the message says why, and what would change that."""
+
+
+class Removed(Exception):
+    """The harness has put this worker out for ever; the message says so, and how it would come back."""
+
+
+async def _never() -> str:
+    await asyncio.Event().wait()
+    return ""
+
+
 class Harness(Struct, frozen=True, kw_only=True):
     """The far end of a link. `where`: it in words, for logs and `status`; `dial` opens a stream whose reader has the
     limit link.FIRST_LINE, or raises link.Gone.
+
+    `kept`: what has to be open while it is dialled; opening it raises CannotWork. `over` returns when the harness has
+    put this worker out, with a sentence.
     """
 
     where: str
     dial: Callable[[], Awaitable[link.Stream]]
+    kept: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    over: Callable[[], Awaitable[str]] = _never
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -74,7 +94,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     """A worker as it is now. `link`, `keeper`: process ids, 0 where none runs; the keeper's part is its own word.
 
     `state` is `down` where no link runs: what is known of the link is then of the last one. `update`: how the last
-    update failed, in a sentence.
+    update failed, in a sentence. `mesh`: its end of the mesh, where it joined one.
     """
 
     scratch: str
@@ -92,12 +112,14 @@ class Standing(Struct, frozen=True, kw_only=True):
     interpreters: tuple[str, ...] = ()
     running: int = 0
     environments: int = 0
+    mesh: Tunnel | None = None
 
 
 async def work(place: Place) -> Path | None:
     """Be this worker's link, with a keeper beside it, until SIGTERM or SIGINT, or until it is to be another release.
 
-    The keeper stays. That release's interpreter, to go on as at once; None after a signal. Raises LinkBusy.
+    The keeper stays. That release's interpreter, to go on as at once; None after a signal. Raises LinkBusy and
+    CannotWork; and Removed, when the keeper has ended too.
     """
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -106,7 +128,11 @@ async def work(place: Place) -> Path | None:
     try:
         await asyncio.to_thread(place.scratch.mkdir, mode=0o700, parents=True, exist_ok=True)
         with keeper.locked(place.scratch / LOCK):
-            python = await _until(ending, place)
+            async with place.harness.kept():
+                python = await _until(ending, place)
+    except Removed:
+        await launch.end(place.scratch)
+        raise
     except keeper.Busy:
         pid = await asyncio.to_thread(keeper.holder, place.scratch / LOCK)
         raise LinkBusy(f"process {pid} is the worker of {place.scratch} already") from None
@@ -133,11 +159,19 @@ async def _until(ending: asyncio.Event, place: Place) -> Path | None:
         linking = group.create_task(linked(place, updater).run(), name="link")
         updating = group.create_task(updater.run(), name="update")
         waiting = group.create_task(ending.wait(), name="end")
-        await asyncio.wait({updating, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        over = group.create_task(_awaited(place.harness.over), name="over")
+        await asyncio.wait({updating, waiting, over}, return_when=asyncio.FIRST_COMPLETED)
         python = updating.result() if updating.done() and not waiting.done() else None
-        for task in (linking, updating, waiting):
+        why = over.result() if over.done() else ""
+        for task in (linking, updating, waiting, over):
             task.cancel()
+    if why:
+        raise Removed(why)
     return python
+
+
+async def _awaited(wait: Callable[[], Awaitable[str]]) -> str:
+    return await wait()
 
 
 def greeting(place: Place, purpose: str, news: str) -> bytes:
@@ -226,6 +260,7 @@ async def look(scratch: Path) -> Standing:
         update=update.sentence(await asyncio.to_thread(update.load, scratch), time.time()),
         link=pid,
         keeper=await asyncio.to_thread(keeper.holder, scratch / keeper.LOCK),
+        mesh=await tunnel.ask(scratch),
     )
     if said is not None:
         found = msgspec.structs.replace(

@@ -5,6 +5,7 @@ import os
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from daemon.verbs import complete
 from daemon.verbs.options import Verb, json_option, where, yes_option
@@ -20,11 +21,21 @@ def which(verb: Verb) -> Verb:
 
 @click.group(
     invoke_without_command=True,
-    subcommand_metavar="[status | down | cordon NAME | uncordon NAME | remove NAME]",
+    subcommand_metavar="[status | down | leave | cordon NAME | uncordon NAME | remove NAME]",
     short_help="Be a worker of a daemon; see how it stands; have one take no new calls.",
 )
 @click.option(
-    "--connect", default="", metavar="SOCKET", help="The socket at which the daemon's workers dial."
+    "--join",
+    default="",
+    metavar="TOKEN",
+    envvar="OUTRIDER_JOIN",
+    help="Join the mesh of the harness that made this token; - reads it from standard input.",
+)
+@click.option(
+    "--connect",
+    default="",
+    metavar="SOCKET",
+    help="The socket at which a daemon of this machine has its workers dial.",
 )
 @which
 @click.option(
@@ -36,27 +47,41 @@ def which(verb: Verb) -> Verb:
 )
 @click.option("--as-root", is_flag=True, help="Run agents' code as root, where root starts this.")
 @click.pass_context
-def worker(ctx: click.Context, connect: str, name: str, scratch: str, file: str, as_root: bool) -> Any:
+def worker(
+    ctx: click.Context, join: str, connect: str, name: str, scratch: str, file: str, as_root: bool
+) -> Any:
     """Be a worker of a daemon, in the foreground, until SIGTERM or Ctrl-C.
 
     \b
+    outrider worker --join TOKEN
+    outrider worker
     outrider worker --connect ~/.local/share/outrider/workers.sock --name build
+
+    The first joins the mesh of a harness, whose `outrider token new` prints the token; the second goes on after that
+    by what is kept of it, after a reboot for one. The third is a worker beside the daemon, on the same machine.
 
     What runs is kept by a process of its own, the keeper, which stays when this one ends: started again, it goes on
     as if nothing had been. `outrider worker down` ends both.
     """
     if ctx.invoked_subcommand is not None:
-        if connect or file or as_root:
+        given = join and ctx.get_parameter_source("join") is not ParameterSource.ENVIRONMENT
+        if given or connect or file or as_root:
             raise click.UsageError(
-                f"--connect, --config and --as-root do not go with `{ctx.invoked_subcommand}`"
+                f"--join, --connect, --config and --as-root do not go with `{ctx.invoked_subcommand}`"
             )
         ctx.obj = (scratch, name)
         return None
-    if not connect or not name:
-        raise click.UsageError("--connect SOCKET and --name NAME say whose worker this is, and its name")
-    from daemon.verbs import worker as verbs
+    if connect and (join or not name):
+        raise click.UsageError("--connect SOCKET takes --name NAME, the worker's name, and no --join")
+    if connect:
+        from daemon.verbs import worker as verbs
 
-    return verbs.work(connect, name, scratch, file, as_root, os.environ)
+        return verbs.work(connect, name, scratch, file, as_root, os.environ)
+    from daemon.verbs import member
+
+    if join:
+        return member.join(join, name, scratch, file, as_root, os.environ)
+    return member.resume(scratch, name, file, as_root, os.environ)
 
 
 @worker.command("status", short_help="Say how the worker of this machine stands.")
@@ -64,9 +89,9 @@ def worker(ctx: click.Context, connect: str, name: str, scratch: str, file: str,
 @json_option
 @click.pass_obj
 def worker_status(above: tuple[str, str], name: str, scratch: str, json: bool) -> int:
-    """Say how the worker of this machine stands: whether it is connected, what runs there.
+    """Say how the worker of this machine stands: whether it is connected and by which way, what runs there.
 
-    The code is 1 when it is not connected.
+    Of several workers all, unless one is named. The code is 1 when one is not connected.
     """
     from daemon.verbs import worker as verbs
 
@@ -82,6 +107,24 @@ def worker_down(above: tuple[str, str], name: str, scratch: str, json: bool) -> 
     from daemon.verbs import worker as verbs
 
     return verbs.down(scratch or above[0], name or above[1], os.environ, json)
+
+
+@worker.command("leave", short_help="Take this machine out of its harness's mesh.")
+@which
+@click.option("--force", is_flag=True, help="Leave also where the harness cannot be told.")
+@click.option("--purge", is_flag=True, help="Remove the worker's folder too: journals, outputs, releases.")
+@json_option
+@click.pass_obj
+def worker_leave(
+    above: tuple[str, str], name: str, scratch: str, force: bool, purge: bool, json: bool
+) -> int:
+    """Take this machine out of its harness's mesh for good, and end its worker and what runs there.
+
+    The harness forgets it as after `outrider worker remove`. To join again takes another token.
+    """
+    from daemon.verbs import member
+
+    return member.leave(scratch or above[0], name or above[1], force, purge, os.environ, json)
 
 
 @worker.command("cordon", short_help="Have a worker take no new calls.")

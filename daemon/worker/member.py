@@ -1,0 +1,306 @@
+"""A worker's harness inside of a mesh: the interface is kept up, its best way found, and the control port dialled.
+
+The connections are all that leads into the mesh: the interface is in a network namespace of its own, which neither
+this process nor what it starts is in. Where no packet passes, the join listener is asked how this machine stands:
+whether it was removed, which is the one thing that ends a worker, and whether what it was told is another by now.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import UTC, datetime
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from daemon.worker import link, tunnel
+from daemon.worker.joining import FOLDER
+from daemon.worker.station import CannotWork, Harness
+from daemon.worker.tunnel import Tunnel
+from mesh import address, asking, identity, privilege
+from mesh.address import HARNESS, Place
+from mesh.asking import AskError
+from mesh.detour import detour
+from mesh.identity import Membership, PrivateFileError
+from mesh.node import MeshError, MeshOff, Node
+from mesh.picking import Backend
+from mesh.plan import Endpoint
+from mesh.relay import PATH as RELAY
+from mesh.spoke import Spoke
+from mesh.wanted import worker_wanted
+from mesh.wayfinder import Relays, Wayfinder, finding
+
+NODE: Final = "node"  # in the mesh's folder: the helper's logs and lock
+DIAL: Final = 5.0  # seconds for a connection: a handshake is begun every 5 s, and the dial comes again
+POINTED: Final = 10.0  # seconds for names to be resolved
+ASK_EVERY: Final = 60.0  # seconds between two questions how this machine stands, half to whole of it
+UP_AGAIN: Final = 5.0  # seconds until an interface is tried again that could not be made anew
+
+log = logging.getLogger(__name__)
+
+
+class _Pointing(Spoke):
+    """Says when there is somewhere to send to: what is dialled before is refused, or waits a second for nothing."""
+
+    def __init__(self, node: Node, membership: Membership) -> None:
+        answer = membership.answer
+        super().__init__(node, answer.hub, address.address(answer.prefix, HARNESS))
+        self.pointed = asyncio.Event()
+
+    async def point(self, endpoint: Endpoint) -> None:
+        await super().point(endpoint)
+        self.pointed.set()
+
+
+class _Up:
+    """The interface while it is up."""
+
+    def __init__(self, node: Node, spoke: _Pointing, finder: Wayfinder) -> None:
+        self.node = node
+        self.spoke = spoke
+        self.finder = finder
+
+
+class Member:
+    """One worker of one mesh. `backend` and `mtu`: of the machine's configuration; 0 bytes: as the harness says.
+
+    `launcher`: a command that starts the mesh's helper for us; `keep`: descriptors that it needs.
+    """
+
+    def __init__(
+        self,
+        scratch: Path,
+        membership: Membership,
+        *,
+        backend: str = "auto",
+        mtu: int = 0,
+        launcher: tuple[str, ...] = (),
+    ) -> None:
+        self._scratch = scratch
+        self._membership = membership
+        self._backend = msgspec.convert(backend, Backend)
+        self._mtu = mtu
+        self._launcher = launcher
+        self._up: _Up | None = None
+        self._why = "the mesh's interface is being made"
+        self._renewed = asyncio.Event()
+        self._removed = asyncio.Event()
+        self._asked = 0.0
+        self._asking: asyncio.Task[None] | None = None
+
+    @property
+    def harness(self) -> Harness:
+        """The far end, for the link."""
+        answer = self._membership.answer
+        where = f"{answer.harness or 'the harness'} at [{self._hub}]:{answer.control}"
+        return Harness(where=where, dial=self.dial, kept=self.kept, over=self.over)
+
+    @property
+    def _hub(self) -> IPv6Address:
+        return address.address(self._membership.answer.prefix, HARNESS)
+
+    async def over(self) -> str:
+        """Wait until the harness has put this machine out; what to say then."""
+        await self._removed.wait()
+        return (
+            f"{self._membership.answer.harness or 'the harness'} has removed this machine from its mesh: join again "
+            "with `outrider worker --join TOKEN`, a token of `outrider token new` there"
+        )
+
+    # The interface
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """The interface, while the context is open. Raises CannotWork where it cannot be made at first."""
+        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(tunnel.answering(self._scratch, self.say))
+            except OSError as error:
+                raise CannotWork(f"{self._scratch / tunnel.SOCKET} cannot be: {error.strerror}") from error
+            keeping = asyncio.create_task(self._keep(first), name="mesh member")  # noqa: TID251 - owned by this context
+            stack.push_async_callback(self._end, keeping)
+            await asyncio.wait({first, keeping}, return_when=asyncio.FIRST_COMPLETED)
+            if not first.done():
+                keeping.result()
+            await first
+            yield
+
+    async def _end(self, keeping: "asyncio.Task[None]") -> None:
+        tasks = {task for task in (keeping, self._asking) if task is not None}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()  # never swallow what ended it
+
+    async def _keep(self, first: "asyncio.Future[None]") -> None:
+        """Have the interface up by what the membership says now."""
+        while True:
+            self._renewed.clear()
+            try:
+                async with self._opened() as up:
+                    self._up = up
+                    log.info("the mesh is up: %s", up.node.said)
+                    if not first.done():
+                        first.set_result(None)
+                    await self._renewed.wait()
+                    log.info("the mesh is set up anew: the harness says other things by now")
+            except MeshError as error:
+                self._why = str(error)
+                if not first.done():
+                    more = "" if isinstance(error, MeshOff) else f" (logs: {self._folder / NODE})"
+                    first.set_exception(CannotWork(f"{error}{more}"))
+                    return
+                log.error("the mesh cannot be set up, it is tried again: %s", error)
+                await asyncio.sleep(UP_AGAIN)
+            finally:
+                self._up = None
+
+    @property
+    def _folder(self) -> Path:
+        return self._scratch / FOLDER
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[_Up]:
+        membership = self._membership
+        answer = membership.answer
+        try:
+            pair = await asyncio.to_thread(identity.pair, self._folder)
+        except PrivateFileError as error:
+            raise MeshError(str(error)) from error
+        wanted = worker_wanted(answer, pair, mtu=min(self._mtu or answer.mtu, answer.mtu))
+        node = Node(wanted, folder=self._folder / NODE, backend=self._backend, launcher=self._launcher)
+        async with node:
+            # Of a user namespace its way out decides by which port WireGuard's packets come.
+            port = 0 if "user namespace" in node.said else (await node.state()).port
+            spoke = _Pointing(node, membership)
+            relays = _relays(membership.places, port)
+            async with finding(spoke, answer.endpoints, relays, full=wanted.mtu) as finder:
+                yield _Up(node, spoke, finder)
+
+    # Dialling
+
+    async def dial(self) -> link.Stream:
+        """A connection to the harness's control port. Raises link.Gone."""
+        up = self._up
+        if up is None:
+            raise link.Gone(self._why)
+        try:
+            async with asyncio.timeout(POINTED):
+                await up.spoke.pointed.wait()
+            sock = await up.node.dial(self._hub, self._membership.answer.control, DIAL)
+        except TimeoutError:
+            self._no_answer(up)
+            raise link.Gone(
+                "none of the harness's endpoints has an address: are its names resolved here?"
+            ) from None
+        except ConnectionRefusedError:
+            raise link.Gone("the harness is reached, and takes no workers now") from None
+        except (MeshError, OSError) as error:
+            self._no_answer(up)
+            raise link.Gone(f"{self._spoken(error)} ({up.finder.path})") from error
+        try:
+            return await asyncio.open_connection(sock=sock, limit=link.FIRST_LINE)
+        except OSError as error:
+            sock.close()
+            raise link.Gone(f"the connection broke: {error.strerror or error}") from error
+
+    def _spoken(self, error: Exception) -> str:
+        name = self._membership.answer.harness or "the harness"
+        if isinstance(error, TimeoutError):
+            return f"{name} does not answer"
+        return (
+            f"{name} is not reached: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+        )
+
+    def _no_answer(self, up: _Up) -> None:
+        """Nothing came back: try other ways, and ask at times what became of this machine."""
+        up.finder.suspect()
+        now = time.monotonic()
+        if now < self._asked or (self._asking is not None and not self._asking.done()):
+            return
+        self._asked = now + ASK_EVERY * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all ask at once
+        self._asking = asyncio.create_task(self._ask(), name="mesh standing")  # noqa: TID251 - ended by `_end`
+
+    async def _ask(self) -> None:
+        """Learn from the join listener what became of this machine."""
+        before = self._membership
+        try:
+            pair = await asyncio.to_thread(identity.pair, self._folder)
+            told, answer, place = await asking.stand(before, pair, os.environ)
+            if told.state == "removed":
+                gone = msgspec.structs.replace(before, removed=True)
+                await asyncio.to_thread(identity.save, self._folder, gone)
+                self._removed.set()
+            elif answer is None:
+                log.error(
+                    "the harness does not know this machine: it has lost its registry, or is an older copy"
+                )
+            elif (renewed := asking.renewed(before, answer, place)) != before:
+                await asyncio.to_thread(identity.save, self._folder, renewed)
+                self._membership = renewed
+                if answer != before.answer:
+                    self._renewed.set()
+        except AskError as error:
+            log.info("how this machine stands is not known: %s", error)
+        except PrivateFileError as error:
+            log.error("%s", error)
+
+    # What is said of it
+
+    async def say(self) -> Tunnel:
+        """How it stands now."""
+        answer = self._membership.answer
+        said = Tunnel(harness=answer.harness, address=str(answer.address), path=self._why)
+        if (up := self._up) is None:
+            return said
+        standing = up.finder.relay()
+        relay = "" if standing is None else f"{standing.state}{standing.reason and f': {standing.reason}'}"
+        if standing is not None and standing.proxy:
+            relay += f", by the proxy {standing.proxy}"
+        said = msgspec.structs.replace(
+            said, path=up.finder.path, relay=relay, how=up.node.said, mtu=up.node.mtu
+        )
+        with suppress(OSError):
+            peer = await up.spoke.look()
+            at = datetime.fromtimestamp(peer.handshake, UTC).isoformat(timespec="milliseconds")
+            said = msgspec.structs.replace(
+                said,
+                handshake=at.replace("+00:00", "Z") if peer.handshake else "",
+                rx=peer.rx,
+                tx=peer.tx,
+            )
+        return said
+
+
+def _relays(places: Sequence[Place], port: int) -> Relays:
+    """Opens the relay's end, by one place of the join listener after the other. `port`: our WireGuard's; 0: any."""
+    turn = itertools.cycle(places)
+    return lambda: detour(f"ws://{next(turn)}{RELAY}", wireguard=port, environ=os.environ)
+
+
+def prepare() -> None:
+    """Have what the mesh says in the link's log, and let no other process of this user take this one's connections."""
+    privilege.close_to_others()
+    structlog.configure(
+        processors=[_plainly],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _plainly(_: Any, __: str, event: structlog.typing.EventDict) -> str:
+    said = str(event.pop("event"))
+    more = ", ".join(f"{name}: {value}" for name, value in event.items() if value != "")
+    return f"{said} ({more})" if more else said
