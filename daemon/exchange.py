@@ -210,6 +210,10 @@ async def _pour(
             case frames.Done():
                 return frame.size
             case frames.Error():
+                if (
+                    waiting is not None
+                ):  # the worker keeps the transfer in mind for the pieces that were to come
+                    connection.post(_give_up(request))
                 raise refusal(frame, body)
             case _:
                 connection.break_off("a write", frame)

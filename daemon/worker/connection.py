@@ -244,8 +244,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._uploads[frame.id] = upload
         elif frame.last:
             del self._uploads[frame.id]
-        if not upload.over:
-            upload.put(body, frame.last)
+        upload.put(body, frame.last)
 
     async def _receive_file(self, frame: frames.Write, upload: transfer.Upload) -> None:
         def taken(size: int) -> None:
@@ -254,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             size = await transfer.receive_file(frame, upload, self._writes, taken, self._access())
         finally:
-            upload.over = True
+            upload.close()
         self.send(frames.Done(id=frame.id, size=size))
 
     def _window(self, frame: frames.Window) -> None:

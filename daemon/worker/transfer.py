@@ -42,13 +42,15 @@ class Upload:
     """Pieces of one write that have come and wait to be taken up."""
 
     def __init__(self) -> None:
-        self.over = False  # it was answered: what still comes of it is dropped
+        self._over = False
         self._pieces: deque[tuple[bytes, bool]] = deque()
         self._waiting = 0
         self._more = asyncio.Event()
 
     def put(self, data: bytes, last: bool) -> None:
         """Take a piece. Raises FramingError for more than the window."""
+        if self._over:
+            return
         self._pieces.append((data, last))
         self._waiting += len(data)
         if self._waiting > frames.WINDOW + frames.MAX_BODY:
@@ -63,6 +65,15 @@ class Upload:
         data, last = self._pieces.popleft()
         self._waiting -= len(data)
         return data, last
+
+    def close(self) -> None:
+        """It was answered: what has come of it and what still comes is dropped."""
+        self._over = True
+        self._pieces.clear()
+
+    def __len__(self) -> int:
+        """How many pieces wait."""
+        return len(self._pieces)
 
 
 async def send_file(

@@ -1006,6 +1006,12 @@ async def test_a_write_that_is_refused_early_stops(bench: Bench) -> None:
     bench.worker.send(frames.Error(id=write.id, code="denied"), b"not allowed")
     with pytest.raises(Refused, match="not allowed"):
         await task
+    while got := await bench.worker.end.next():
+        if not isinstance(got[0], frames.Write):
+            break
+        assert not got[0].last
+    assert got is not None
+    assert got[0] == frames.Window(id=write.id, bytes=0), "the worker need not keep it in mind"
 
 
 async def test_a_journalled_write_is_sent_whole_again_after_a_cut(bench: Bench) -> None:

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from daemon.protocol import frames
 from daemon.worker import transfer
 
 
@@ -56,3 +57,13 @@ async def test_a_failure_that_comes_when_nobody_waits_any_more_is_dropped() -> N
             await task
         go.set()
     assert given == []
+
+
+def test_a_write_that_was_answered_holds_no_piece_that_came_before_or_after() -> None:
+    upload = transfer.Upload()
+    upload.put(bytes(frames.PIECE), last=False)
+    assert len(upload) == 1
+    upload.close()
+    for _ in range(2 * frames.WINDOW // frames.PIECE):
+        upload.put(bytes(frames.PIECE), last=False)
+    assert len(upload) == 0
