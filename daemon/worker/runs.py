@@ -22,6 +22,7 @@ from daemon.worker.refusal import Refusal, own_rule
 MAX_GOING: Final = 512  # runs at once, queued ones too: each may hold a thread, five descriptors and a shell
 MAX_TIMEOUT: Final = 7 * 24 * 3600.0  # seconds
 MAX_ID: Final = 1024  # characters of a session's or a call's id
+FAULT: Final = "the worker had a fault"
 MAX_NOTE: Final = 2000  # characters of one note, so that a result's header stays in its limits
 
 log = logging.getLogger(__name__)
@@ -163,24 +164,49 @@ class Runs:
         except NotBegun:
             pass
         except Refusal as refusal:
-            del self.going[run.key]
-            for peer, id in run.waiting:
-                peer.send(frames.Error(id=id, code=refusal.code), refusal.message.encode())
-        except OSError as error:
-            del self.going[run.key]
-            said = f"the worker could not journal the run, so it was not begun: {error.strerror}"
-            for peer, id in run.waiting:
-                peer.send(frames.Error(id=id), said.encode())
+            self._refuse(run, refusal)
+        except Exception as error:  # the one around one run: whoever waits is answered, whatever it was
+            if run.meta:
+                log.exception("run %s %s failed", *run.key)
+                self._answer(run, await self._lost(run, slot, run.meta))
+            elif isinstance(error, OSError):
+                said = f"the worker could not journal the run, so it was not begun: {error.strerror}"
+                self._refuse(run, Refusal("failed", said))
+            else:
+                log.exception("run %s %s could not be begun", *run.key)
+                said = f"the worker has a fault, so the run was not begun: its log keeper.log says more ({error})"
+                self._refuse(run, Refusal("failed", said))
         else:
-            del self.going[run.key]
-            for peer, id in run.waiting:
-                peer.send(result_frame(id, result), result.text.encode())
+            self._answer(run, result)
         finally:
             slot.leave(place)
             run.quiet()
             self.going.pop(run.key, None)
             self._tasks.pop(run.key, None)
             self.on_end()
+
+    def _refuse(self, run: Run, refusal: Refusal) -> None:
+        del self.going[run.key]
+        for peer, id in run.waiting:
+            peer.send(frames.Error(id=id, code=refusal.code), refusal.message.encode("utf-8", "replace"))
+
+    def _answer(self, run: Run, result: journal.Result) -> None:
+        del self.going[run.key]
+        for peer, id in run.waiting:
+            peer.send(result_frame(id, result), result.text.encode())
+
+    async def _lost(self, run: Run, slot: Slot, meta: journal.Meta) -> journal.Result:
+        """The result of a run that was begun and that we could not follow to its end: with it goes its environment."""
+        if slot.environment:
+            self._spawn(self._abandon(slot.environment, FAULT), "end what a fault left")
+        result = journal.Result(
+            ended=time.time(),
+            seconds=round(time.monotonic() - run.began, 6),
+            reset=meta.reset,
+            unknown=f"{FAULT} while this was running: its log keeper.log says more",
+        )
+        self.journal.finish(run.key, result, run.sink.kept if run.sink else 0)
+        return result
 
     async def _result(self, run: Run, slot: Slot, place: asyncio.Future[None]) -> journal.Result:
         if run.meta:
@@ -246,16 +272,17 @@ class Runs:
             slot.retired.remove(old)
 
         def abandon(_: object) -> None:
-            self._spawn(self._abandon(environment), "abandon a start")
+            self._spawn(self._abandon(environment, "it was stopped while it started"), "abandon a start")
 
         run.stop.wanted.add_done_callback(abandon)
         try:
             notes = await environment.start()
-        except OSError as error:
+        except BaseException as error:
             slot.environment = None
-            raise Refusal("failed", f"no environment could be started: {error.strerror}") from error
-        except Refusal:
-            slot.environment = None
+            if isinstance(error, OSError):
+                raise Refusal("failed", f"no environment could be started: {error.strerror}") from error
+            if not isinstance(error, Refusal):
+                self._spawn(self._abandon(environment, FAULT), "end what a fault left")
             raise
         finally:
             run.stop.wanted.remove_done_callback(abandon)
@@ -263,9 +290,9 @@ class Runs:
         return notes
 
     @staticmethod
-    async def _abandon(environment: Environment) -> None:
-        """A run was stopped while its environment started: that one goes, the next run starts another."""
-        await environment.kill("it was stopped while it started")
+    async def _abandon(environment: Environment, why: str) -> None:
+        """This environment goes, the next run starts another."""
+        await environment.kill(why)
 
     async def _run(self, run: Run, slot: Slot, notes: tuple[str, ...]) -> journal.Result:
         environment = slot.environment

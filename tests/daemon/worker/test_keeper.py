@@ -377,6 +377,37 @@ async def test_a_fault_in_one_request_is_told_and_ends_nothing_else(
     assert (await dial.run("echo ok")).text == "ok\n"
 
 
+async def test_a_fault_while_a_run_goes_is_told_as_unknown_and_costs_its_environment_only(
+    dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fault(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    await dial.run("x=1")
+    with monkeypatch.context() as patch:
+        patch.setattr("daemon.worker.interpreter.drained", fault)
+        ran = await dial.run("echo on", call="c")
+    assert ran.end.unknown.startswith("the worker had a fault while this was running")
+    _, again, _ = await dial.attach("c")
+    assert again.unknown == ran.end.unknown
+    after = await dial.run("echo ${x:-new}")
+    assert (after.text, after.end.reset) == ("new\n", "the worker had a fault")
+
+
+async def test_a_fault_before_a_run_is_told_as_one_that_was_not_begun(
+    dial: Dial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fault(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("daemon.worker.environment.Reaper.start", fault)
+        with pytest.raises(Refused, match=r"so the run was not begun.*can't start new thread"):
+            await dial.run(f"touch {tmp_path}/ran", call="c")
+    assert os.listdir(tmp_path) == []
+    assert (await dial.run("echo ok", call="c")).text == "ok\n", "no environment is left that did not come up"
+
+
 def test_secrets_and_the_daemons_own_variables_are_private() -> None:
     private = [
         "OPENAI_API_KEY",
