@@ -1,9 +1,9 @@
 """Which way a worker's packets go to the harness: by one of its endpoints, or by the relay. Pure.
 
 TRYING ── heard by it ──► DIRECT ── unanswered ──► TRYING (the first endpoint)
-  │ ▲ │ no answer: the next endpoint                  ▲
-  │ └─┘                                               │ unanswered, or the relay is down
-  └── none is left ──► RELAYED ───────────────────────┘
+  │ ▲ │ no answer: the next endpoint; after the last,  ▲
+  │ └─┘ where there is no relay, the first again       │ unanswered, or the relay is down
+  └── none is left ──► RELAYED ────────────────────────┘
                          └── a probe was answered ──► DIRECT
 
 WireGuard has one endpoint for a peer, and both sides send to where the last authentic packet came from. So to try a
@@ -49,6 +49,9 @@ PROBE: Final = 60.0  # seconds between tries of a direct way
 MOST_PROBE: Final = 960.0  # … where direct ways never lasted
 STEADY: Final = 300.0  # seconds after which a direct way has lasted
 STALE: Final = 180.0  # seconds without a handshake after which names are resolved again
+UNRESOLVED: Final = (
+    15.0  # … where no name had an address, so that there is nothing to try: a machine that boots
+)
 RELAYED_MTU: Final = 1280  # bytes: IPv6's least, and every network below the relay takes it
 
 
@@ -61,8 +64,8 @@ class State(Enum):
 class Event(Enum):
     HEARD = auto()  # the hub answers by the way that is set
     DETOURED = auto()  # the hub answers, and by the relay, whatever was set
-    SILENT = auto()  # no answer, and there is another endpoint
-    LAST = auto()  # no answer, and there is none
+    SILENT = auto()  # no answer, and there is another endpoint, or no relay either
+    LAST = auto()  # no answer, and there is none but the relay
     LOST = auto()  # a way that answered does no more, or the relay does not
     PROBED = auto()  # an endpoint answered to a probe
 
@@ -141,9 +144,13 @@ Action = SetEndpoint | StartRelay | StopRelay | Probe | Resolve | SetMtu | Measu
 
 
 class Path(Struct, frozen=True, kw_only=True):
-    """Where it stands. Begin with `Path()`; `full` is the MTU of a direct way. The rest is what `decide` remembers."""
+    """Where it stands. Begin with `Path()`; the rest is what `decide` remembers.
+
+    `full`: the MTU of a direct way; `relays`: whether there is a relay to take.
+    """
 
     full: int = 1420
+    relays: bool = True
     state: State | None = None  # None: nothing was done so far
     entered: float = 0.0  # when this state was
     since: float = 0.0  # when the way was set
@@ -223,7 +230,8 @@ def _event(path: Path, seen: Seen) -> Event | None:
                 return Event.DETOURED
             waited = asked is not None and now - asked >= ANSWER
             if path.endpoint is None or (spent >= TRY and (waited or spent >= LONGEST_TRY)):
-                return Event.SILENT if path.index + 1 < len(seen.addresses) else Event.LAST
+                more = path.index + 1 < len(seen.addresses) or not path.relays
+                return Event.SILENT if more else Event.LAST
         case State.DIRECT:
             if lost:
                 return Event.LOST
@@ -274,8 +282,9 @@ def _direct(path: Path, seen: Seen, did: list[Action], probed: bool = False) -> 
 
 
 def _try(path: Path, seen: Seen, index: int) -> tuple[Path, list[Action]]:
-    """By the endpoint at `index`; by none where there is none, which is over at once."""
-    endpoint = seen.addresses[index] if index < len(seen.addresses) else None
+    """By the endpoint at `index`, or the first after the last; by none where there is none, which is over at once."""
+    index = index if index < len(seen.addresses) else 0
+    endpoint = seen.addresses[index] if seen.addresses else None
     path = _enter(_set(path, seen, endpoint), seen, State.TRYING, index=index)
     return path, [] if endpoint is None else [SetEndpoint(endpoint)]
 
@@ -320,9 +329,11 @@ def _probe(path: Path, seen: Seen) -> tuple[Path, list[Action]]:
 
 
 def _resolve(path: Path, seen: Seen) -> tuple[Path, list[Action]]:
-    """Resolve names when nothing was heard for long, and not more often."""
-    last = max(path.resolved or 0.0, seen.handshake or 0.0)
-    if seen.now - last < STALE:
+    """Resolve names when nothing was heard for long, or none has an address, and not more often."""
+    last = path.resolved or 0.0
+    if seen.addresses:
+        last = max(last, seen.handshake or 0.0)
+    if seen.now - last < (STALE if seen.addresses or path.proven else UNRESOLVED):
         return path, []
     return msgspec.structs.replace(path, resolved=seen.now), [Resolve()]
 

@@ -78,13 +78,20 @@ class Wayfinder:
     """Use `finding`. `relays` opens a detour; None where the harness has no relay."""
 
     def __init__(
-        self, tunnel: Tunnel, places: Sequence[Place], relays: Relays | None, full: int, every: float
+        self,
+        tunnel: Tunnel,
+        places: Sequence[Place],
+        relays: Relays | None,
+        full: int,
+        every: float,
+        clock: Callable[[], float],
     ) -> None:
         self._tunnel = tunnel
         self._places = places
         self._relays = relays
         self._every = every
-        self._path = Path(full=full)
+        self._clock = clock
+        self._path = Path(full=full, relays=relays is not None)
         self._addresses: tuple[Endpoint, ...] = ()
         self._detour: Detour | None = None
         self._fits: bool | None = None
@@ -156,7 +163,7 @@ class Wayfinder:
             await self._do(action)
 
     def _see(self, peer: PeerState) -> Seen:
-        now = time.monotonic()
+        now = self._clock()
         standing = self.relay()
         return Seen(
             now=now,
@@ -237,14 +244,20 @@ def _shown(endpoint: Endpoint | None) -> str:
 
 @asynccontextmanager
 async def finding(
-    tunnel: Tunnel, places: Sequence[Place], relays: Relays | None, *, full: int = 1420, every: float = EVERY
+    tunnel: Tunnel,
+    places: Sequence[Place],
+    relays: Relays | None,
+    *,
+    full: int = 1420,
+    every: float = EVERY,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Wayfinder]:
     """Keep the tunnel's packets on the best way for as long as the context is open.
 
     `places`: the harness's WireGuard, in the order to try; `relays` opens the relay's end, None where there is none;
-    `full`: the MTU of a direct way, in bytes.
+    `full`: the MTU of a direct way, in bytes; `every`: seconds between two looks; `clock` goes only forward.
     """
-    made = Wayfinder(tunnel, places, relays, full, every)
+    made = Wayfinder(tunnel, places, relays, full, every, clock)
     running = asyncio.create_task(made.run(), name="mesh path")  # noqa: TID251 - owned by this context
     try:
         yield made

@@ -42,13 +42,14 @@ class World:
         direct: Sequence[Endpoint] = (),
         relay: bool = True,
         busy: bool = False,
+        relays: bool = True,
     ) -> None:
         self.addresses = tuple(addresses)
         self.direct = set(direct)
         self.relay = relay
         self.busy = busy
         self.now = 1000.0
-        self.path = Path()
+        self.path = Path(relays=relays)
         self.endpoint: Endpoint | None = None
         self.handshake: float | None = None
         self.rx = self.tx = 0
@@ -165,6 +166,10 @@ def endpoints(actions: Sequence[Action]) -> list[Endpoint]:
     return [action.endpoint for action in actions if isinstance(action, SetEndpoint)]
 
 
+def _when_pointed(world: World) -> list[float]:
+    return [now for now, action in world.log if isinstance(action, SetEndpoint)]
+
+
 def state(wanted: State) -> Callable[[World], bool]:
     return lambda world: world.path.state is wanted
 
@@ -210,7 +215,50 @@ def test_without_any_endpoint_it_is_the_relay_at_once() -> None:
     world = World([])
     assert world.step() == [StartRelay(), SetMtu(1280)]
     world.until(proven, 10)
-    assert Probe(()) not in world.run(600)
+    assert set(map(type, world.run(600))) == {Resolve}
+
+
+def test_where_there_is_no_relay_the_first_endpoint_follows_the_last() -> None:
+    world = World([A, B], relays=False)
+    did = world.run(120)
+    assert endpoints(did)[:5] == [A, B, A, B, A]
+    assert {type(action) for action in did} == {SetEndpoint, SetMtu}
+    assert all(5 <= later - sooner <= 8 for sooner, later in pairwise(_when_pointed(world)))
+    world.direct = {B}
+    world.until(state(State.DIRECT), 20)
+    assert (world.endpoint, world.path.mtu) == (B, 1420)
+    assert world.run(600) == []
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_where_there_is_no_relay_a_direct_way_that_dies_is_taken_again_when_it_lives(busy: bool) -> None:
+    world = World([A], direct=[A], busy=busy, relays=False)
+    world.run(100)
+    world.direct = set()
+    world.until(state(State.TRYING), 220)
+    world.run(1000)
+    assert world.path.state is State.TRYING
+    world.direct = {A}
+    world.until(state(State.DIRECT), 20)
+    assert not [action for action in world.run(600) if not isinstance(action, Measure)]
+
+
+def test_an_answer_that_comes_late_without_a_relay_is_taken_whichever_endpoint_is_tried_by_then() -> None:
+    path, did = decide(Path(relays=False), Seen(now=0, addresses=(A,)))
+    for now in range(1, 100):
+        path, did = decide(path, Seen(now=now, addresses=(A,), endpoint=A, tx=INITIATION * (1 + now // 5)))
+        assert path.state is State.TRYING
+    answered = Seen(now=100, addresses=(A,), endpoint=A, tx=21 * INITIATION, rx=RESPONSE, handshake=99.9)
+    path, did = decide(path, answered)
+    assert path.state is State.DIRECT
+    assert did == [Measure()]
+
+
+def test_without_any_endpoint_nor_a_relay_names_are_resolved_every_quarter_of_a_minute() -> None:
+    world = World([], relays=False)
+    assert world.run(100) == [SetMtu(1420), *[Resolve()] * 6]
+    world.addresses, world.direct = (C,), {C}
+    world.until(state(State.DIRECT), 8)
 
 
 @pytest.mark.parametrize("busy", [True, False])
@@ -445,6 +493,27 @@ def test_whatever_networks_do_it_keeps_its_rules_and_finds_what_works(
     for _ in range(1300):
         keeps_its_rules(world)
     assert world.path.state is (State.DIRECT if addresses else State.RELAYED)
+    quiet = (Measure,) if addresses else (Measure, Resolve)
+    assert not [action for action in world.run(600) if not isinstance(action, quiet)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(CHANGES, st.lists(st.sampled_from([A, B, C]), min_size=1, max_size=3, unique=True))
+def test_whatever_networks_do_without_a_relay_it_finds_what_works(
+    changes: list[tuple[int, set[Endpoint], bool, bool, bool]], addresses: list[Endpoint]
+) -> None:
+    world = World(addresses, relays=False)
+    for seconds, direct, counted, busy, roam in changes:
+        world.direct, world.counted, world.busy = direct, counted, busy
+        if roam and world.endpoint is not None:
+            world.endpoint = addresses[-1]
+        for _ in range(seconds):
+            keeps_its_rules(world)
+            assert world.path.state is not State.RELAYED
+    for works in addresses:  # each is found, also when it is the only one
+        world.direct, world.busy, world.counted = {works}, True, True
+        world.until(lambda here: state(State.DIRECT)(here) and here.endpoint in here.direct, 100)
+    world.run(200)  # the last silence may still make it doubt
     assert not [action for action in world.run(600) if not isinstance(action, Measure)]
 
 

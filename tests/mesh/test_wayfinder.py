@@ -79,6 +79,19 @@ async def test_a_direct_way_is_taken_and_measured(fits: bool | OSError, mtu: int
     assert (tunnel.pointed, tunnel.mtu) == ([HUB], mtu)
 
 
+async def test_a_hub_without_a_relay_that_answers_after_every_endpoint_was_tried_is_taken() -> None:
+    tunnel = FakeTunnel()
+    wait = iter(range(0, 10**6, 4))  # seconds that go by between two looks
+    other = Endpoint("127.0.0.2", 51820)
+    places = [Place(HUB.host, HUB.port), Place(other.host, other.port)]
+    async with finding(tunnel, places, None, every=0.001, clock=lambda: float(next(wait))) as found:
+        await tunnel.until(lambda: len(tunnel.pointed) >= 5)
+        tunnel.alive = {other}
+        await tunnel.until(lambda: found.state is State.DIRECT)
+        assert found.path == "direct 127.0.0.2:51820"
+    assert tunnel.pointed[:5] == [HUB, other, HUB, other, HUB]
+
+
 async def test_without_an_endpoint_the_relay_is_opened_and_ended_with_the_context() -> None:
     tunnel = FakeTunnel()
     tunnel.relay = True
