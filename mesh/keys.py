@@ -1,4 +1,7 @@
-"""The keys of a mesh: a WireGuard pair, and the key that joins are sealed to, each made once in a file of its own."""
+"""The keys of a mesh: a WireGuard pair, and the key that joins are sealed to, each made once in a file of its own.
+
+The cryptography is loaded by the first key that is made or read: it is large, and a daemon without a mesh needs none.
+"""
 
 import base64
 import binascii
@@ -7,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from msgspec import Struct
 
 from mesh import private
@@ -65,7 +66,7 @@ def hub(folder: Path) -> HubKeys:
 
 def wireguard(file: Path) -> Pair:
     """The pair of this file, as `wg genkey` prints one; made where there is none. Blocks. Raises PrivateFileError."""
-    return pair(_once(file, "a WireGuard key", KEY, lambda: X25519PrivateKey.generate().private_bytes_raw()))
+    return pair(_once(file, "a WireGuard key", KEY, _new_wireguard))
 
 
 def join_key(file: Path) -> JoinKey:
@@ -75,11 +76,15 @@ def join_key(file: Path) -> JoinKey:
 
 def pair(secret: bytes) -> Pair:
     """The pair with this private key, KEY bytes."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
     return Pair(secret, X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw())
 
 
 def join_pair(secret: bytes) -> JoinKey:
     """The join key with this private half, JOIN_PRIVATE bytes."""
+    from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+
     kem = MLKEM768PrivateKey.from_seed_bytes(secret[:SEED]).public_key().public_bytes_raw()
     return JoinKey(secret, kem + pair(secret[SEED:]).public)
 
@@ -94,6 +99,8 @@ def check_public(key: bytes) -> bytes:
 
     Raises BadKeyError.
     """
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
     if len(key) != KEY:
         raise BadKeyError(f"a WireGuard public key has {KEY} bytes, this has {len(key)}")
     if int.from_bytes(key, "little") >= _FIELD:  # a second spelling of a key is a second peer to the registry
@@ -121,8 +128,16 @@ def decode(text: str) -> bytes:
     return key
 
 
+def _new_wireguard() -> bytes:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    return X25519PrivateKey.generate().private_bytes_raw()
+
+
 def _new_join() -> bytes:
-    return MLKEM768PrivateKey.generate().private_bytes_raw() + X25519PrivateKey.generate().private_bytes_raw()
+    from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+
+    return MLKEM768PrivateKey.generate().private_bytes_raw() + _new_wireguard()
 
 
 def _once(file: Path, what: str, size: int, new: Callable[[], bytes]) -> bytes:
