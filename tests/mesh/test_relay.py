@@ -1,5 +1,4 @@
 import asyncio
-import os
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -32,7 +31,7 @@ FAST = Timing(first=0.01, most=0.02, hold=0.05)
 HOSTILE = [
     b"",
     b"x",
-    os.urandom(40)[:1] + b"\1\0\0" + bytes(144),
+    b"\1\1\0\0" + bytes(144),
     initiation()[:-1],
     initiation() + b"x",
     response() + b"x",

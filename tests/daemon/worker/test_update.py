@@ -9,6 +9,7 @@ import tempfile
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -19,7 +20,7 @@ from daemon.worker.update import Failed, State, Updater
 from tests.e2e.driving import becomes
 from tests.fakes import Tasks
 
-WHEEL = os.urandom(300_000)
+WHEEL = Random(1).randbytes(300_000)  # the same in every process: it stands in names of tests
 SUM = hashlib.sha256(WHEEL).hexdigest()
 WANTED = frames.Update(release="2.0", sha256=SUM, size=len(WHEEL))
 NOW = 1_800_000_000.0
