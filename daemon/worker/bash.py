@@ -67,7 +67,7 @@ class Bash(Interpreter):
             again = await self._try(plain, self._environ | {"PATH": path})
         if self._killed.wanted.done() or again:
             self.died = self.died or f"bash did not start: {again}"
-            raise Refusal("failed", self.died)
+            raise Refusal("failed", self.died + self._last_words())
         return (f"bash runs without the login profile, which did not come up: {trouble}",)
 
     async def _try(self, argv: list[str], env: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol
 from msgspec import Struct
 
 from daemon.protocol import frames
-from daemon.worker import output
+from daemon.worker import descriptors, output
 from daemon.worker import pump as pumping
 from daemon.worker.cgroup import Cgroup
 from daemon.worker.pump import Pump
@@ -135,17 +135,14 @@ class Reaper:
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str, fds: Mapping[int, int]
     ) -> None:
         """Start the program under a reaper; `fds` maps its descriptor numbers to ours, which are closed here."""
-        self._cgroup = await asyncio.to_thread(Cgroup.make)
-        ours, theirs = socket.socketpair()
         try:
-            process = await asyncio.to_thread(self._popen, theirs.fileno(), set(fds.values()))
+            self._cgroup = await asyncio.to_thread(Cgroup.make)
+            ours, process = await self._begin(set(fds.values()))
         except BaseException:
-            ours.close()
             if self._cgroup:
                 await asyncio.shield(asyncio.to_thread(self._cgroup.end))
             raise
         finally:
-            theirs.close()
             for fd in set(fds.values()):
                 os.close(fd)
         reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=16 << 20)
@@ -155,9 +152,21 @@ class Reaper:
             "cwd": cwd,
             "fds": {str(n): fd for n, fd in fds.items()},
             "cgroup": str(self._cgroup.path) if self._cgroup else "",
+            "descriptors": descriptors.given(),
         }
         self._writer.write(json.dumps(order).encode() + b"\n")
         self._spawn(self._listen(reader, process), f"reaper {process.pid}")
+
+    async def _begin(self, fds: set[int]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        """Start a reaper that inherits these descriptors: our end of the socket to it, and its process."""
+        ours, theirs = socket.socketpair()
+        try:
+            return ours, await asyncio.to_thread(self._popen, theirs.fileno(), fds)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
 
     @staticmethod
     def _popen(fd: int, fds: set[int]) -> subprocess.Popen[bytes]:

@@ -112,10 +112,17 @@ class Interpreter(abc.ABC):
     async def _bring_up(self, argv: Sequence[str], env: Mapping[str, str], first: bytes = b"") -> str:
         """Start the program and wait until it is ready; what is wrong, with nothing left of it, or nothing."""
         loop = asyncio.get_running_loop()
-        control_read, self._control = pipe_pair()
-        self._status, status_write = pipe_pair()
-        output_read, output_write = pipe_pair()
-        fds = {0: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 1: output_write, 2: output_write}
+        opened: list[int] = []
+        try:
+            for _ in range(3):
+                opened += pipe_pair()
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:  # too many are open: those of this try must not stay
+            for fd in opened:
+                os.close(fd)
+            raise
+        control_read, self._control, self._status, status_write, output_read, output_write, null = opened
+        fds = {0: null, 1: output_write, 2: output_write}
         if self.CONTROL_FD == 0:
             os.close(fds[0])
             fds[OUTPUT_FD] = output_write
@@ -131,9 +138,10 @@ class Interpreter(abc.ABC):
         self._done: asyncio.Future[int | None] = loop.create_future()
         try:
             await self._reaper.start(argv, env, self._cwd, fds)
-        except OSError:
+        except BaseException:
             os.close(self._control)
             os.close(self._status)
+            self._control = self._status = -1
             await self._pump.close()
             raise
         loop.add_reader(self._status, self._read_status)
@@ -157,13 +165,15 @@ class Interpreter(abc.ABC):
         fds = (str(self.CONTROL_FD), str(STATUS_FD))
         if trouble := await self._bring_up([program, *argv, *fds], env):
             self.died = self.died or f"{self.NAME} did not start: {trouble}"
-            said, _ = output.shown(self._said.ring[-SAID:], whole=False, lines=0)
-            raise Refusal(
-                "failed", f"{self.died} ({program})" + (f"; it said: {said.strip()}" if said else "")
-            )
+            raise Refusal("failed", f"{self.died} ({program}){self._last_words()}")
         pid = int(self._ready.result()[0])
         await self._reaper.interpreter(pid)
         self._watch(pid)
+
+    def _last_words(self) -> str:
+        """What a program printed that did not come up, to be put behind why."""
+        said, _ = output.shown(self._said.ring[-SAID:], whole=False, lines=0)
+        return f"; it said: {said.strip()}" if said.strip() else ""
 
     def _watch(self, pid: int) -> None:
         """See to it that what the interpreter was started by, a wrapper, does not outlive it: nobody would notice."""

@@ -20,7 +20,7 @@ import msgspec
 
 from daemon.allowance import Allowance
 from daemon.protocol import frames
-from daemon.worker import access, connection, interpreters, journal, pasts, runs, surroundings
+from daemon.worker import access, connection, descriptors, interpreters, journal, pasts, runs, surroundings
 from daemon.worker.writes import Writes
 
 LOCK: Final = "keeper.lock"
@@ -320,6 +320,7 @@ def main(scratch: str, release: str, ready: int) -> None:
     if os.fork():
         os._exit(0)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    descriptors.take()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

@@ -12,6 +12,7 @@ import ctypes
 import fcntl
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -157,14 +158,22 @@ class Reaper:
     def send(self, message: dict[str, Any]) -> None:
         self.sock.sendall(json.dumps(message).encode() + b"\n")
 
-    def start(self, argv: list[str], env: dict[str, str], cwd: str, fds: dict[str, int], cgroup: str) -> None:
+    def start(
+        self,
+        argv: list[str],
+        env: dict[str, str],
+        cwd: str,
+        fds: dict[str, int],
+        cgroup: str,
+        descriptors: int,
+    ) -> None:
         self.output = os.fstat(fds["1"]).st_ino
         self.cgroup = cgroup
         self.shell = os.fork()
         if self.shell == 0:
             if cgroup:
                 write(f"{cgroup}/cgroup.procs", "0")
-            become(argv, env, cwd, {int(number): fd for number, fd in fds.items()})
+            become(argv, env, cwd, {int(number): fd for number, fd in fds.items()}, descriptors)
         self.alive = True
         for fd in set(fds.values()):
             os.close(fd)
@@ -333,14 +342,23 @@ class Reaper:
         self.send(answer | {"id": message["id"]})
 
 
-def become(argv: list[str], env: dict[str, str], cwd: str, fds: dict[int, int]) -> None:
-    """Turn this forked process into the program, in a session of its own, with these descriptors only."""
+def become(argv: list[str], env: dict[str, str], cwd: str, fds: dict[int, int], descriptors: int) -> None:
+    """Turn this forked process into the program, in a session of its own, with these descriptors only.
+
+    `descriptors`: how many it may have open; 0 leaves it at what the keeper has.
+    """
     try:
         os.setsid()
         libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write(OOM_SCORE)
+        soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # our numbers may be above it
         high = max(fds) + 1
+        if most < 2 * high:
+            raise OSError(
+                f"only {most} descriptors may be open here (`ulimit -Hn`), where {2 * high} are needed"
+            )
         held = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, high) for number, fd in fds.items()}
         for number, fd in held.items():
             os.dup2(fd, number, inheritable=True)
@@ -357,10 +375,15 @@ def become(argv: list[str], env: dict[str, str], cwd: str, fds: dict[int, int]) 
             signal.SIGTERM,
         ):
             signal.signal(number, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors or soft, most))
         os.chdir(cwd)
         os.execve(argv[0], argv, env)  # noqa: S606 - the interpreter that was asked for
     except BaseException as error:  # noqa: BLE001 - this process must never return into the reaper's loop
-        os.write(2, f"{argv[0]} could not be started: {error}\n".encode(errors="replace"))
+        said = f"{argv[0]} could not be started: {error}\n".encode(errors="replace")
+        try:
+            os.write(fds[2], said)
+        except OSError:  # it is the one numbered 2 already
+            os.write(2, said)
     finally:
         os._exit(127)
 
@@ -410,6 +433,7 @@ def main(fd: int) -> None:
                             message["cwd"],
                             message["fds"],
                             message["cgroup"],
+                            message.get("descriptors", 0),
                         )
                     else:
                         reaper.answer(message)

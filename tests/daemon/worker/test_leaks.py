@@ -3,6 +3,8 @@
 import asyncio
 import os
 import re
+import resource
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -102,3 +104,68 @@ async def test_short_runs_leave_nothing_behind(pid: int, scratch: Path, runs: in
         rest = [one for one in open_before if "log-" in one or "keeper" in one]
         assert [one for one in descriptors(pid) if "log-" in one or "keeper" in one] == rest
         assert not [one for one in descriptors(pid) if one.startswith(("pipe", "/proc"))]
+
+
+async def test_a_keeper_takes_the_descriptors_that_it_may_have_and_code_gets_what_the_operator_has(
+    scratch: Path,
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert limits[1] > 1000
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1000, limits[1]))
+    try:
+        await launch.ensure(scratch, "1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    try:
+        taken = resource.prlimit(keeper.holder(scratch / keeper.LOCK), resource.RLIMIT_NOFILE)
+        assert taken == (limits[1], limits[1])
+        async with await Dial.to(scratch / keeper.SOCKET) as dial:
+            assert (await dial.run("ulimit -Sn; ulimit -Hn")).text.split() == ["1000", str(limits[1])]
+            if "python" in dial.hello.interpreters:
+                code = "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[0]"
+                assert (await dial.run(code, interpreter="python")).text == "1000\n"
+    finally:
+        await launch.end(scratch)
+
+
+async def test_environments_that_cannot_start_for_want_of_descriptors_leave_none_open(
+    pid: int, scratch: Path
+) -> None:
+    async with await Dial.to(scratch / keeper.SOCKET) as dial:
+        await dial.run("true", session="warm")
+        held, before = await below(pid), descriptors(pid)
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        highest = max(map(int, os.listdir(f"/proc/{pid}/fd")))
+        said = []
+        for more in range(1, 30):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1 + more, limits[1]))
+            try:
+                await dial.run("true", session=f"s{more}")
+            except Refused as refused:
+                said.append(refused.message)
+            else:
+                await dial.kill(f"s{more}")
+                break
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        assert len(said) > 5
+        assert set(said) == {"no environment could be started: Too many open files"}
+        await becomes(lambda: descriptors(pid) == before, "no descriptor more is open")
+        assert await below(pid) == held
+        assert (await dial.run("echo on", session="s1")).text == "on\n"
+
+
+async def test_a_machine_that_allows_too_few_descriptors_is_told_which_limit_that_is(scratch: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-c", 'ulimit -n 64; exec "$0" -c "$1" "$2"', sys.executable),
+        "import asyncio, pathlib, sys; from daemon.worker import launch; "
+        "asyncio.run(launch.ensure(pathlib.Path(sys.argv[1]), '1'))",
+        str(scratch),
+        cwd=Path(__file__).parents[3],
+    )
+    assert await process.wait() == 0
+    try:
+        async with await Dial.to(scratch / keeper.SOCKET) as dial:
+            with pytest.raises(Refused, match=r"only 64 descriptors may be open here \(`ulimit -Hn`\)"):
+                await dial.run("true")
+    finally:
+        await launch.end(scratch)
