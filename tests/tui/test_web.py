@@ -1,0 +1,213 @@
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import WSMsgType, web
+
+pytest.importorskip("textual_serve", reason="the extra `web` is not installed")
+
+from tests.tui.browser import browser
+from tui.web import HOST, TABS, Server
+
+APP = """
+import sys
+from textual.app import App
+from textual.widgets import Label
+
+class Small(App):
+    def compose(self):
+        yield Label("it is served")
+    def on_key(self, event):
+        if event.key == "q":
+            self.exit()
+        else:
+            self.query_one(Label).update(f"got {event.key} at {self.size.width}")
+
+Small().run()
+"""
+STUBBORN = """
+import signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("__GANGLION__", flush=True)
+sys.stdout.buffer.write(b"D\\0\\0\\0\\4here"); sys.stdout.buffer.flush()
+signal.pause()
+"""
+
+
+class Web:
+    """A served app and a client of it that is no browser."""
+
+    def __init__(self, server: Server, url: str, http: aiohttp.ClientSession) -> None:
+        self.server = server
+        self.url = url
+        self.http = http
+        self.token = server.token
+
+    @property
+    def own(self) -> dict[str, str]:
+        return {"Origin": self.url}
+
+    async def key(self) -> str:
+        async with self.http.post(f"{self.url}/enter", data=self.token, headers=self.own) as answer:
+            assert answer.status == 200, await answer.text()
+            return await answer.text()
+
+    @asynccontextmanager
+    async def tab(self, key: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        where = f"{self.url}/ws/{key}?width=90&height=30"
+        async with self.http.ws_connect(where, headers=self.own) as socket:
+            yield socket
+
+    async def status(self, method: str, path: str, **kwargs: Any) -> int:
+        async with self.http.request(method, self.url + path, **kwargs) as answer:
+            return answer.status
+
+
+@asynccontextmanager
+async def serving(text: str, folder: Path) -> AsyncIterator[Web]:
+    program = folder / "small.py"
+    program.write_text(text)
+    server = await asyncio.to_thread(Server, [sys.executable, "-P", str(program)])
+    runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=20)
+    await runner.setup()
+    site = web.TCPSite(runner, HOST, 0)
+    await site.start()
+    url = f"http://{HOST}:{runner.addresses[0][1]}"
+    try:
+        async with aiohttp.ClientSession() as http:
+            yield Web(server, url, http)
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Web]:
+    async with serving(APP, tmp_path) as found:
+        yield found
+
+
+async def until(socket: aiohttp.ClientWebSocketResponse, words: bytes) -> None:
+    """Read what the app draws until `words` are in it."""
+    seen = b""
+    while words not in seen:
+        message = await socket.receive()
+        assert message.type is WSMsgType.BINARY, (message, seen)
+        seen += message.data
+
+
+async def test_the_token_opens_once_and_its_key_opens_the_app(served: Web) -> None:
+    key = await served.key()
+    assert await served.status("POST", "/enter", data=served.token, headers=served.own) == 403
+    async with served.tab(key) as socket:
+        await until(socket, b"it is served")
+        await socket.send_str(json.dumps(["stdin", "x"]))
+        await until(socket, b"got x at 90")
+        await socket.send_str(json.dumps(["resize", {"width": 100, "height": 40}]))
+        await socket.send_str(json.dumps(["ping", 7]))
+        while (message := await socket.receive()).type is not WSMsgType.TEXT:
+            pass
+        assert json.loads(message.data) == ["pong", 7]
+        await socket.send_str(json.dumps(["stdin", "y"]))
+        await until(socket, b"got y at 100")
+    async with served.tab(key) as again:
+        await until(again, b"it is served")
+
+
+@pytest.mark.parametrize("token", ["", "x", "\u00e4", "A" * 32])
+async def test_another_token_opens_nothing_and_uses_nothing_up(served: Web, token: str) -> None:
+    assert await served.status("POST", "/enter", data=token, headers=served.own) == 403
+    await served.key()
+
+
+async def test_a_socket_without_the_key_is_refused(served: Web) -> None:
+    await served.key()
+    for key in ("x", served.token):
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with served.tab(key):
+                pass
+        assert refused.value.status == 403
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "http://127.0.0.1:1", "null", "", None])
+async def test_another_page_gets_neither_the_key_nor_a_socket(served: Web, origin: str | None) -> None:
+    headers = {} if origin is None else {"Origin": origin}
+    assert await served.status("POST", "/enter", data=served.token, headers=headers) == 403
+    key = await served.key()
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        async with served.http.ws_connect(f"{served.url}/ws/{key}", headers=headers):
+            pass
+    assert refused.value.status == 403
+
+
+async def test_a_name_from_elsewhere_that_leads_here_is_refused(served: Web) -> None:
+    for path in ("/", "/static/js/textual.js", "/enter"):
+        assert await served.status("GET", path, headers={"Host": "evil.example"}) == 403
+    assert await served.status("GET", "/", headers={"Host": "localhost:8000"}) == 200
+
+
+async def test_the_page_is_kept_from_everything_but_its_own_server(served: Web) -> None:
+    async with served.http.get(served.url) as answer:
+        policy = answer.headers["Content-Security-Policy"]
+        text = await answer.text()
+        assert answer.headers["Cache-Control"] == "no-store"
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "https://" not in text
+    assert served.token not in text
+    assert await served.status("GET", "/download/none") == 404
+    assert await served.status("GET", "/static/../web.py") == 404
+
+
+async def test_what_is_not_understood_is_passed_over(served: Web) -> None:
+    async with served.tab(await served.key()) as socket:
+        await until(socket, b"it is served")
+        for said in ("{", "[]", '["stdin", 3]', '["resize", {}]', '["what"]'):
+            await socket.send_str(said)
+        await socket.send_str(json.dumps(["stdin", "x"]))
+        await until(socket, b"got x")
+
+
+async def test_there_are_so_many_tabs_and_no_more(served: Web) -> None:
+    key = await served.key()
+    served.server._tabs.update(web.WebSocketResponse() for _ in range(TABS))
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        async with served.tab(key):
+            pass
+    assert refused.value.status == 503
+    served.server._tabs.clear()
+
+
+async def test_an_app_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    async with serving(STUBBORN, tmp_path) as served, served.tab(await served.key()) as socket:
+        await until(socket, b"here")
+
+
+async def test_the_end_of_the_app_closes_the_tab(served: Web) -> None:
+    async with served.tab(await served.key()) as socket:
+        await until(socket, b"it is served")
+        await socket.send_str(json.dumps(["stdin", "q"]))
+        while (await socket.receive()).type not in (WSMsgType.CLOSE, WSMsgType.CLOSED):
+            pass
+
+
+async def test_a_browser_shows_the_app_and_types_into_it(served: Web) -> None:
+    async with browser() as page, asyncio.timeout(50):
+        await page.open(f"{served.url}/#{served.token}")
+        await page.becomes("-first-byte")
+        assert await page.value("location.hash") == ""
+        assert await page.value("getComputedStyle(document.getElementById('said')).display") == "none"
+        assert await page.value("document.cookie") == ""
+        await page.type("q")
+        await page.becomes("-closed")
+        assert "reload" in (await page.value("document.getElementById('said').textContent")).lower()
+        await page.go(served.url)
+        await page.becomes("-first-byte")
+        await page.open(f"{served.url}/#{served.token}")
+        await page.becomes("-closed")
+        assert "prints a new one" in await page.value("document.getElementById('said').textContent")
