@@ -18,6 +18,7 @@ from tests.mesh.lab import needs
 from tests.mesh.star import pair
 
 HERE = Path(__file__).parent
+FILES = ("test_kernel.py", "test_wireguard.py", "test_spoke.py", "test_node.py", "test_security.py")
 NAME = "ortest0"
 inside = pytest.mark.skipif("KERNEL_VM" not in os.environ, reason="runs inside of tests/mesh/kernel-vm.sh")
 
@@ -30,7 +31,7 @@ def test_all_of_it_holds_for_the_kernels_wireguard() -> None:
     ready = subprocess.run([machine, "-p"], capture_output=True, text=True)
     if ready.returncode:
         pytest.skip(f"no kernel with WireGuard: {ready.stderr.strip()[-400:]} (see PACKAGES in .ci/run)")
-    files = [HERE / name for name in ("test_kernel.py", "test_wireguard.py", "test_spoke.py", "test_node.py")]
+    files = [HERE / name for name in FILES]
     command = [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", "--timeout=300"]
     done = subprocess.run(
         [machine, "-t", "1500", "-e", "MESH_TEST_BACKEND", "--", *command, *map(str, files)],

@@ -110,7 +110,7 @@ class FakeDaemon:
             await self.news.wait()
 
 
-async def join(text: str, number: int, clock: Clock) -> Joined | Failed:
+async def join(text: str, number: int, clock: Callable[[], float]) -> Joined | Failed:
     """Machine `number` joins with this token, at the listener that it names."""
     facts = Facts(f"gpu-{number}", "linux", "x86_64", "1")
     joining = Joining(token.decode(text), facts, worker_keys(number), clock)
