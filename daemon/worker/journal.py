@@ -49,7 +49,8 @@ class Journal:
 
     Nothing here waits for the disk: what a keeper that was killed wrote is there all the same. What a power cut
     may have taken is covered by the boot: in another one the journal counts as begun anew, so that a call it does
-    not know is never taken for one that was not started.
+    not know is never taken for one that was not started. A copy of the folder counts as begun anew as well: it does
+    not know what was begun in the first one since.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Journal:
         self.folder = folder
         self.entries: dict[Key, Entry] = {}
         self._sessions: Counter[str] = Counter()
+        self._broken: set[Path] = set()  # files of the log that do not read any more
         self._log: Log[Unit] = Log(folder, _decode, SEGMENT)
         self._lock = threading.Lock()
         self._clock = clock
@@ -74,12 +76,16 @@ class Journal:
             for old in list(folder.iterdir()):
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
             birth = None
-        if birth is None or birth.boot != self._boot:
+        if birth is not None and not birth.place:  # of a release that did not note it
+            birth = self._noted(msgspec.structs.replace(birth, place=place_of(folder)))
+        if birth is None or birth.boot != self._boot or birth.place != place_of(folder):
             birth = self._begin_anew()
         self._take(birth)
 
     def _begin_anew(self) -> Birth:
-        birth = Birth(self._clock(), self._boot, FORMAT, self._uptime())
+        return self._noted(Birth(self._clock(), self._boot, FORMAT, self._uptime(), place_of(self.folder)))
+
+    def _noted(self, birth: Birth) -> Birth:
         write_whole(self.folder / BIRTH, _encode(birth), durable=True)
         return birth
 
@@ -288,9 +294,13 @@ class Journal:
                     step(key)
                     total += entry.size + entry.bytes if key in self.entries else 0
         for segment in list(self._log.segments):
-            if not segment.live or 2 * segment.dead > segment.size:
-                with self._lock:
-                    self._rewrite(segment)
+            if segment.path not in self._broken and (not segment.live or 2 * segment.dead > segment.size):
+                try:
+                    with self._lock:
+                        self._rewrite(segment)
+                except (OSError, framing.FramingError) as error:  # the next start finds out what that costs
+                    log.error("%s cannot be made smaller: %s", segment.path, error)
+                    self._broken.add(segment.path)
 
     def _total(self) -> int:
         return sum(entry.size + entry.bytes for entry in list(self.entries.values()) if entry.ended)
@@ -440,6 +450,12 @@ def write_whole(path: Path, data: bytes | bytearray, *, durable: bool = False) -
     os.rename(temporary, path)
     if durable:
         sync_folder(path.parent)
+
+
+def place_of(folder: Path) -> str:
+    """Names a folder itself: another one, a copy of it for one, has another name."""
+    found = folder.stat()
+    return f"{found.st_dev}-{found.st_ino}"
 
 
 def is_there(path: str) -> bool:

@@ -12,6 +12,7 @@ from daemon.protocol import framing
 MAX_HEADER: Final = 256 << 10  # bytes: a path and two ids of any characters, escaped
 MAX_BODY: Final = 2 << 20  # bytes: a run's code, or a result with its text escaped
 READ_SIZE: Final = 1 << 20
+BEGINS: Final = b'{"unit":"'  # every unit: msgspec puts the tag first
 
 H = TypeVar("H", bound=framing.HasLen)
 
@@ -73,7 +74,10 @@ class Segment:
 
 
 def units(path: Path, parse: Callable[[bytes], H]) -> Iterator[tuple[H, bytes, int, int]]:
-    """Every whole unit of a file with its body, place and length. Raises FramingError where it is no unit."""
+    """Every whole unit of a file with its body, place and length. Raises FramingError where it is no unit.
+
+    The last one may be cut short, but nothing in it may look like another: a length that is wrong swallows them all.
+    """
     decoder: framing.Decoder[H] = framing.Decoder(parse, MAX_HEADER, MAX_BODY)
     with path.open("rb", buffering=0) as file:
         while data := file.read(READ_SIZE):
@@ -83,6 +87,10 @@ def units(path: Path, parse: Callable[[bytes], H]) -> Iterator[tuple[H, bytes, i
                 header, _, body = unit
                 yield header, body, at, decoder.consumed - at
                 at = decoder.consumed
+        if decoder.pending:
+            file.seek(decoder.consumed)
+            if b"\n" + BEGINS in file.read():
+                raise framing.FramingError("units within a unit that does not end")
 
 
 class Log(Generic[H]):

@@ -2,9 +2,11 @@
 
 import contextlib
 import resource
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from daemon.worker import journal
@@ -114,6 +116,78 @@ def test_a_log_that_is_damaged_before_its_end_counts_as_begun_anew(
     assert found.id != kept.id
     assert found.age == 0
     assert opened().id == found.id
+
+
+def test_a_length_that_swallows_what_follows_is_damage_and_no_cut(
+    opened: Callable[[], Journal], clock: Clock
+) -> None:
+    kept = opened()
+    for n in range(3):
+        run(kept, clock, f"c{n}")
+    file = last(kept)
+    file.write_bytes(file.read_bytes().replace(b'"len":4}', b'"len":4000}', 1))
+    clock.now += 100
+    found = opened()
+    assert found.entries == {}
+    assert found.id != kept.id
+
+
+def test_a_copy_of_a_journal_is_another_one_and_a_moved_one_is_not(
+    opened: Callable[[], Journal], clock: Clock, tmp_path: Path
+) -> None:
+    kept = opened()
+    key = run(kept, clock, "c")
+    clock.up += 100
+    shutil.copytree(tmp_path / "runs", tmp_path / "copy")
+    (tmp_path / "runs").rename(tmp_path / "moved")
+    (tmp_path / "copy").rename(tmp_path / "runs")
+    copied = opened()
+    assert copied.result(key).exit == 0
+    assert copied.id != kept.id
+    assert copied.age == 0
+    (tmp_path / "runs").rename(tmp_path / "copy")
+    (tmp_path / "moved").rename(tmp_path / "runs")
+    moved = opened()
+    assert (moved.id, moved.age) == (kept.id, 100)
+
+
+def test_a_journal_that_did_not_note_its_place_goes_on(
+    opened: Callable[[], Journal], clock: Clock, tmp_path: Path
+) -> None:
+    kept = opened()
+    file = tmp_path / "runs" / journal.BIRTH
+    noted = msgspec.json.decode(file.read_bytes())
+    del noted["place"]
+    file.write_bytes(msgspec.json.encode(noted))
+    assert opened().id == kept.id
+    assert msgspec.json.decode(file.read_bytes())["place"]
+
+
+@pytest.mark.parametrize("damage", ["gone", "flipped"])
+def test_a_log_file_that_does_not_read_any_more_keeps_no_other_from_going(
+    opened: Callable[[], Journal], clock: Clock, damage: str
+) -> None:
+    first = opened()
+    keys = [run(first, clock, f"c{n}") for n in range(8)]
+    for key in keys[:6]:
+        first.ack(key)
+    broken = last(first)
+    second = opened()
+    other = run(second, clock, "other")
+    second.ack(other)
+    if damage == "gone":
+        broken.unlink()
+    else:
+        data = bytearray(broken.read_bytes())
+        data[1] ^= 0x80
+        broken.write_bytes(data)
+    clock.now += journal.KEEP_FOR + 1
+    whole = last(second)
+    for _ in range(2):
+        second.clean()
+    assert not whole.exists()
+    assert other not in second.entries
+    assert keys[7] in second.entries, "it is still known, so it is not run again"
 
 
 def test_a_journal_of_another_format_is_begun_anew(opened: Callable[[], Journal], tmp_path: Path) -> None:
