@@ -144,6 +144,13 @@ class Door:
         self._offer = offer
         self._group = group
         self._waiting = 0
+        self._writers: set[StreamWriter] = set()
+
+    def hang_up(self) -> None:
+        """Let every worker that dialed here know that this daemon is about to go, so that it dials again at once."""
+        for writer in self._writers:
+            with suppress(OSError):
+                writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
 
     @asynccontextmanager
     async def open(self, sock: socket.socket) -> AsyncIterator[None]:
@@ -163,6 +170,7 @@ class Door:
         self._group.create_task(self._guarded(reader, writer), name="worker's connection")
 
     async def _guarded(self, reader: StreamReader, writer: StreamWriter) -> None:
+        self._writers.add(writer)
         try:
             if (said := await self._admitted(reader, writer)) is not None:
                 await self._received(said, reader, writer)
@@ -171,6 +179,7 @@ class Door:
         except Exception:  # the one around one connection: its fault must not end the others
             log.exception("serving a worker failed")
         finally:
+            self._writers.discard(writer)
             writer.close()
 
     async def _admitted(self, reader: StreamReader, writer: StreamWriter) -> Greeting | None:

@@ -98,7 +98,10 @@ class Meshed:
     async def kept(self) -> AsyncIterator[None]:
         """Keep the mesh up while it is needed, and the context is open."""
         async with kept(self.mesh, self._group):
-            yield
+            try:
+                yield
+            finally:
+                self._door.hang_up()  # while there is an interface to say it by
 
     def joined(self) -> Mapping[str, api.WorkerInfo]:
         """The machines that joined, by name."""
