@@ -1,6 +1,8 @@
 """Turn records and deltas into what is drawn: items of safe text, the same for `tail` and for a screen."""
 
+import re
 from collections.abc import Mapping
+from difflib import SequenceMatcher
 from typing import Any, Final, Literal
 
 import msgspec
@@ -12,6 +14,9 @@ from daemon.protocol.api import Delta
 from daemon.protocol.records import Config, Header, Record, Usage
 
 OUTPUT_LINES: Final = 200  # of a run's live output that are kept; its result has the tail
+OUTPUT_PIECES: Final = 100  # of it that are gathered before those lines are counted
+
+COMPARED: Final = 400  # lines of an edit that are compared; comparing takes their square
 
 State = Literal["", "live", "running", "done", "nonzero", "failed", "void"]
 Language = Literal["", "markdown", "bash", "python", "json", "diff"]
@@ -70,6 +75,9 @@ _HINTS: Final[Mapping[str, str]] = {  # by an error's code; the ones not here ar
     "filter": "post another message",
     "no_space": "make room for the data folder, then retry",
 }
+
+# A field with text in an object that may break off anywhere. Possessive, so that no input makes it slow.
+_TEXT_FIELD: Final = re.compile(r'"([a-z_]{1,40})"\s*:\s*"((?:[^"\\]|\\.)*+)')
 
 _SPOKEN: Final = {"text": "answer", "thinking": "thinking", "summary": "summary of what came before"}
 
@@ -293,8 +301,7 @@ def call(name: str, arguments: str) -> tuple[str, str, Language]:
             body = fields.take("content")
         case "edit":
             parts.append(fields.take("path"))
-            old, new = fields.take("old"), fields.take("new")
-            body, language = "\n".join([*_marked("-", old), *_marked("+", new)]), "diff"
+            body, language = "\n".join(_changed(fields.take("old"), fields.take("new"))), "diff"
         case "patch":
             body, language = fields.take("input"), "diff"
         case _:
@@ -329,14 +336,32 @@ class _Fields:
         return self._given
 
 
-def _marked(mark: str, text: str) -> list[str]:
-    return [f"{mark} {row}" for row in text.removesuffix("\n").split("\n")] if text else []
+def _changed(old: str, new: str) -> list[str]:
+    """The lines of both with marks: what went, what came, what stayed."""
+    before, after = _rows(old), _rows(new)
+    if len(before) + len(after) > COMPARED:
+        return [*_marked("-", before), *_marked("+", after)]
+    found: list[str] = []
+    for same, start, end, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if same == "equal":
+            found += _marked(" ", before[start:end])
+        else:
+            found += [*_marked("-", before[start:end]), *_marked("+", after[first:last])]
+    return found
+
+
+def _rows(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _marked(mark: str, rows: list[str]) -> list[str]:
+    return [f"{mark} {row}" for row in rows]
 
 
 class Streamed(Struct):
-    """A block that streams in, or a run's output: `pieces` as they came, added to at its end, raw.
+    """A block that streams in, or a run's output: `pieces` as they came, raw; of an output only the last ones.
 
-    `key` is no other block's. `kind`, `name`, `call` as in Delta.
+    `key` is no other block's. `kind`, `name`, `call` as in Delta. `size`: characters that came.
     """
 
     key: int
@@ -344,6 +369,7 @@ class Streamed(Struct):
     pieces: list[str]
     name: str = ""
     call: str = ""
+    size: int = 0
 
 
 class Live:
@@ -362,14 +388,17 @@ class Live:
             output = self._outputs.get(delta.call)
             if output is None:
                 output = self._outputs[delta.call] = self._new(delta)
-            rows = ("".join(output.pieces) + delta.text).split("\n")
-            output.pieces[:] = ["\n".join(rows[-OUTPUT_LINES:])[-MAX_CHARS:]]
+            output.pieces.append(delta.text)
+            output.size += len(delta.text)
+            if len(output.pieces) > OUTPUT_PIECES:
+                output.pieces[:] = [_end_of(output.pieces)]
         elif delta.block >= self._stored:
             block = self._blocks.get(delta.block)
             if block is None:
                 block = self._blocks[delta.block] = self._new(delta)
             block.name = block.name or delta.name
             block.pieces.append(delta.text)
+            block.size += len(delta.text)
 
     def _new(self, delta: Delta) -> Streamed:
         self._keys += 1
@@ -411,9 +440,29 @@ def streaming(stream: Streamed) -> Item:
     match stream.kind:
         case "call":
             title = f"writing a call of {stream.name or 'a tool'}, {count(len(text), 'character')}"
-            return Item(0, "call", line(title), state="live")
+            _, body, language = call(stream.name, _so_far(text)) if stream.name else ("", "", "")
+            return Item(0, "call", line(title), body, "live", language)
         case "output":
-            body = printed(text).strip("\n")
+            body = printed(_end_of(stream.pieces)).strip("\n")
             return Item(0, "output", "output so far", body, "live", call=stream.call)
         case kind:
             return Item(0, kind, _SPOKEN[kind], safe(text), "live", "markdown")
+
+
+def _end_of(pieces: list[str]) -> str:
+    return "\n".join("".join(pieces).split("\n")[-OUTPUT_LINES:])[-MAX_CHARS:]
+
+
+def _so_far(arguments: str) -> str:
+    """The texts among arguments that are still being written, as whole JSON."""
+    found = {}
+    for match in _TEXT_FIELD.finditer(arguments):
+        name, value = match.groups()
+        while value:
+            try:
+                found[name] = msgspec.json.decode(f'"{value}"', type=str)
+            except (msgspec.DecodeError, UnicodeError):
+                value = value[: max(0, value.rfind("\\"))]  # an escape is only half there
+            else:
+                break
+    return msgspec.json.encode(found).decode()

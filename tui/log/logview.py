@@ -1,13 +1,46 @@
 """The log of one session: its records, what streams, and the keys to read, search, fold and copy them."""
 
+import os
 from datetime import tzinfo
-from typing import ClassVar
+from typing import ClassVar, Final, Self, assert_never
 
+from textual import on
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.timer import Timer
 from textual.widget import Widget
+from textual.widgets import Input
 
-from daemon.client import Followed
-from tui.log.messages import Source
+from daemon.client import ApiFailure, Back, Followed, Lost, Unreachable
+from daemon.plain import line, seconds
+from daemon.protocol import api
+from daemon.protocol.records import Record
+from tui.log import clipboard
+from tui.log.messages import Copied, Failed, Fork, Moved, Opened, Picture, Said, Source, Zoom
+from tui.log.pager import Pager
+from tui.log.pane import Pane, Range
+from tui.log.rows import Rows
+from tui.log.search import Hit, Search
+
+FLUSH: Final = 0.04  # seconds between two drawings of what has come: smooth to the eye
+TAIL: Final = 200  # records at the end that are loaded first, whole: some screens
+HEADERS: Final = 5000  # headers in one go: some 15 ms of work, in which no key is heard
+
+
+class _Pattern(Input):
+    """Where a search is typed."""
+
+    class Left(Message):
+        """Nothing is searched for."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Back", show=False, id="log.search-leave")
+    ]
+
+    def action_leave(self) -> None:
+        """Back to the records; what was searched for before stays."""
+        self.post_message(self.Left())
 
 
 class LogView(Widget):
@@ -37,8 +70,8 @@ class LogView(Widget):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j,down", "down", "Down", show=False, id="log.down"),
-        Binding("k,up", "up", "Up", show=False, id="log.up"),
+        Binding("j,down", "select(1)", "Down", show=False, id="log.down"),
+        Binding("k,up", "select(-1)", "Up", show=False, id="log.up"),
         Binding("ctrl+d", "half(1)", "Half a page down", show=False, id="log.half-down"),
         Binding("ctrl+u", "half(-1)", "Half a page up", show=False, id="log.half-up"),
         Binding("space,pagedown", "page(1)", "Page down", show=False, id="log.page-down"),
@@ -47,7 +80,7 @@ class LogView(Widget):
         Binding("G,end", "follow", "Follow", id="log.follow"),
         Binding("enter", "fold", "Fold", id="log.fold"),
         Binding("E", "fold_kind", "Fold all of this kind", show=False, id="log.fold-kind"),
-        Binding("t", "thinking", "Thinking", id="log.thinking"),
+        Binding("t", "thinking", "Thinking", show=False, id="log.thinking"),
         Binding("slash", "search", "Search", id="log.search"),
         Binding("n", "again(1)", "Next match", show=False, id="log.next"),
         Binding("N", "again(-1)", "Previous match", show=False, id="log.previous"),
@@ -59,26 +92,356 @@ class LogView(Widget):
         Binding("z", "zoom", "Zoom", show=False, id="log.zoom"),
         Binding("f", "fork", "Fork here", id="log.fork"),
     ]
+    DEFAULT_CSS = """
+    LogView { height: 1fr; width: 1fr; layout: vertical; }
+    LogView > _Pattern { display: none; height: 1; border: none; padding: 0 1; background: $panel; }
+    """
 
     def __init__(
         self, *, zone: tzinfo | None = None, id: str | None = None, classes: str | None = None
     ) -> None:
         super().__init__(id=id, classes=classes)
         self._zone = zone
+        self._session = ""
+        self._source: Source | None = None
+        self._rows = Rows()
+        self._flushing: Timer | None = None
+        self._dirty = False
+        self._asking = False
+        self._shown = (True, 0)
+        self._search: Search | None = None
 
-    def open(self, session: str, source: Source, last: int) -> None:
-        """Show a session whose last record has number `last`; whatever was shown before goes."""
-        raise NotImplementedError
+    def compose(self) -> ComposeResult:
+        """The rows, and below them where a search is typed."""
+        yield self._rows
+        yield _Pattern(placeholder="search, Enter to find, Esc to leave", select_on_focus=True)
 
-    def feed(self, event: Followed) -> None:
-        """Take an event of `Client.follow(session, last, deltas=True)` in; records seen before are passed over."""
-        raise NotImplementedError
+    def on_mount(self) -> None:
+        """The one timer that draws."""
+        self._flushing = self.set_interval(FLUSH, self._flush, name="log flush", pause=True)
+        if self._dirty:
+            self._flushing.resume()
 
-    def reload(self) -> None:
-        """Try again to load what could not be loaded."""
-        raise NotImplementedError
+    # What a screen calls.
+
+    @property
+    def pane(self) -> Pane:
+        """What is shown."""
+        return self._rows.pane
 
     @property
     def last(self) -> int:
         """Number of the last record that is known, 0 for none: where to follow from."""
-        raise NotImplementedError
+        return self.pane.last
+
+    def focus(self, scroll_visible: bool = True) -> Self:
+        """Give the records the focus."""
+        self._rows.focus(scroll_visible)
+        return self
+
+    def open(self, session: str, source: Source, last: int) -> None:
+        """Show a session whose last record has number `last`; whatever was shown before goes."""
+        self._session, self._source = session, source
+        old = self.pane
+        self._rows.pane = Pane(last, self._zone)
+        self._rows.pane.resize(old.columns, old.lines)
+        self._rows.pattern = ""
+        self._search = None
+        self._asking = False
+        self.workers.cancel_group(self, "search")
+        self.workers.cancel_group(self, "bodies")
+        self._touch()
+        self.reload()
+
+    def reload(self) -> None:
+        """Try again to load what could not be loaded."""
+        if self._source is not None:
+            load = self._load(self._session, self._source, self.pane)
+            self.run_worker(load, name="log", group="load", exclusive=True, exit_on_error=False)
+
+    def feed(self, event: Followed) -> None:
+        """Take an event of `Client.follow(session, last, deltas=True)` in; records seen before are passed over."""
+        pane = self.pane
+        match event:
+            case Record():
+                pane.append(event)
+            case api.Delta():
+                pane.delta(event)
+            case api.RetryEvent():
+                wait = f"in {seconds(event.wait)}" if event.wait else "now"
+                pane.say(line(f"{event.why}: trying again {wait}, try {event.attempt}"))
+            case api.Restart() | Lost():
+                pane.live.restart()
+            case Back():
+                return
+            case _:
+                assert_never(event)
+        self._touch()
+
+    # Drawing.
+
+    def _touch(self) -> None:
+        """Something has come: draw it with the next turn of the timer."""
+        if not self._dirty:
+            self._dirty = True
+            if self._flushing is not None:
+                self._flushing.resume()
+
+    def _flush(self) -> None:
+        if not self._dirty:
+            if self._flushing is not None:
+                self._flushing.pause()
+            return
+        self._dirty = False
+        self._redraw()
+
+    def _redraw(self) -> None:
+        self.pane.layout()
+        self._rows.sync()
+        self._after()
+
+    def _after(self) -> None:
+        """After the view was moved or drawn: ask for what is missed, and say how it stands."""
+        if self.pane.missed and not self._asking and self._source is not None:
+            self._asking = True
+            ask = self._ask(self._session, self._source, self.pane)
+            self.run_worker(ask, name="log bodies", group="bodies", exit_on_error=False)
+        shown = (self.pane.follow, self.pane.new)
+        if shown != self._shown:
+            self._shown = shown
+            self.post_message(Moved(*shown))
+
+    @on(Rows.Scrolled)
+    def _scrolled(self, message: Rows.Scrolled) -> None:
+        message.stop()
+        self._after()
+
+    # Loading.
+
+    async def _load(self, session: str, source: Source, pane: Pane) -> None:
+        last = pane.last
+        try:
+            if pane.ledger.noted < last:
+                tail = await source.records(session, max(0, last - TAIL), min(last, TAIL))
+                pane.preview(tail)
+                self._redraw()
+            self.post_message(Opened(last))
+            while (after := pane.ledger.noted) < last:
+                found = await source.headers(session, after, min(HEADERS, last - after))
+                pane.note(record.header for record in found)
+                if pane.ledger.noted == after:
+                    raise ApiFailure(
+                        502, f"the headers after record {after} of session {session} did not come"
+                    )
+            pane.noted()
+        except (ApiFailure, Unreachable) as error:
+            self.post_message(Failed(line(str(error), 500)))
+            return
+        self._touch()
+
+    async def _ask(self, session: str, source: Source, pane: Pane) -> None:
+        """Get the bodies that are missed on the screen, until none is."""
+        asked: Range | None = None
+        try:
+            while (wanted := pane.wanted()) is not None and wanted != asked and pane is self.pane:
+                asked = wanted
+                pane.keep(await source.records(session, wanted.after, wanted.limit))
+                pane.layout()
+                self._rows.sync()
+        except (ApiFailure, Unreachable) as error:
+            self.post_message(Failed(line(str(error), 500)))
+        finally:
+            if pane is self.pane:
+                self._asking = False
+
+    # Moving.
+
+    def action_select(self, step: int) -> None:
+        """The next record, or the one before."""
+        self.pane.select(step)
+        self._rows.moved()
+
+    def action_half(self, step: int) -> None:
+        """Half a page."""
+        self.pane.scroll(step * max(1, self.pane.lines // 2))
+        self._rows.moved()
+
+    def action_page(self, step: int) -> None:
+        """A page but for one line, to read on from."""
+        self.pane.scroll(step * max(1, self.pane.lines - 1))
+        self._rows.moved()
+
+    def action_top(self) -> None:
+        """The first record."""
+        self.pane.to_top()
+        self._rows.moved()
+
+    def action_follow(self) -> None:
+        """The end, and what comes there."""
+        self.pane.to_end()
+        self._rows.moved()
+
+    def action_next_error(self) -> None:
+        """The next error, or result that failed."""
+        pane, ledger = self.pane, self.pane.ledger
+        found = (ledger.find("error", pane.cursor), ledger.find("result", pane.cursor, state="failed"))
+        self._go(min((n for n in found if n), default=0), "error")
+
+    def action_next_message(self) -> None:
+        """The next message of a user."""
+        self._go(self.pane.ledger.find("message", self.pane.cursor), "message")
+
+    def _go(self, n: int, what: str) -> None:
+        if not n:
+            self.post_message(Said(f"no {what} below this record"))
+            return
+        self.pane.reveal(n)
+        self._rows.moved()
+
+    @on(Rows.Touched)
+    def _touched(self, message: Rows.Touched) -> None:
+        message.stop()
+        pane = self.pane
+        if not message.n:
+            self.action_follow()
+        elif message.n <= pane.last:
+            pane.cursor = message.n
+            rows = pane.rows(message.n)
+            title = next((at for at, row in enumerate(rows) if row.spans), 0)
+            if message.line == title:
+                self.action_fold()
+            else:
+                self._redraw()
+
+    # Folding.
+
+    def action_fold(self) -> None:
+        """Fold the record at the cursor, or open it."""
+        n = self.pane.cursor
+        folded = self.pane.folded(n)
+        if folded is not None:
+            self.pane.fold(n, not folded)
+            self._redraw()
+
+    def action_fold_kind(self) -> None:
+        """Fold all records of this kind, or open them all."""
+        n = self.pane.cursor
+        folded = self.pane.folded(n)
+        if folded is not None:
+            self.pane.fold_kind(self.pane.ledger.kind(n), not folded)
+            self._redraw()
+
+    def action_thinking(self) -> None:
+        """Open all thinking, or fold it."""
+        self.pane.fold_kind("thinking", self.pane.kind_folded("thinking") is False)
+        self._redraw()
+
+    # Searching.
+
+    def action_search(self) -> None:
+        """Type what to search for."""
+        pattern = self.query_one(_Pattern)
+        pattern.display = True
+        pattern.focus()
+
+    @on(_Pattern.Left)
+    def _left(self, message: _Pattern.Left) -> None:
+        message.stop()
+        self.query_one(_Pattern).display = False
+        self._rows.focus()
+
+    @on(Input.Submitted)
+    def _submitted(self, message: Input.Submitted) -> None:
+        message.stop()
+        message.input.display = False
+        self._rows.focus()
+        self._rows.pattern = message.value
+        if message.value:
+            self._search = Search(message.value, -1 if self.pane.follow else 1)
+            self._find(1)
+
+    def action_again(self, step: int) -> None:
+        """The next match in the direction of the search, or the one before."""
+        if self._search is None:
+            self.post_message(Said("nothing was searched for yet: /"))
+            return
+        self._find(step)
+
+    def _find(self, step: int) -> None:
+        assert self._search is not None
+        found = self._found(self._search, step * self._search.step)
+        self.run_worker(found, name="log search", group="search", exclusive=True, exit_on_error=False)
+
+    async def _found(self, search: Search, step: int) -> None:
+        pane, source = self.pane, self._source
+        if source is None:
+            return
+        try:
+            hit = await search.find(pane, source, self._session, step)
+        except (ApiFailure, Unreachable) as error:
+            self.post_message(Failed(line(str(error), 500)))
+            return
+        if pane is self.pane:
+            self._show(search, hit)
+
+    def _show(self, search: Search, hit: Hit | None) -> None:
+        if hit is None:
+            self.post_message(Said(line(f"not found: {search.pattern}")))
+            return
+        self.pane.reveal(hit.n, hit.line)
+        self._rows.moved()
+        if hit.line is None:
+            self.post_message(Said("it is in the part that is not shown: v"))
+        elif hit.wrapped:
+            self.post_message(Said("searched on from the other end"))
+
+    # The record at the cursor.
+
+    def action_copy(self) -> None:
+        """Copy what is selected, else the record."""
+        selected = self.screen.get_selected_text()
+        item = self.pane.item(self.pane.cursor)
+        if selected:
+            self._copy(selected)
+        elif item is not None:
+            self._copy(item.body or item.title)
+
+    def action_copy_body(self) -> None:
+        """Copy the code of a call, or what came of it, without the title."""
+        item = self.pane.item(self.pane.cursor)
+        if item is not None and item.body:
+            self._copy(item.body)
+        else:
+            self.post_message(Said("this record has no code or result"))
+
+    def _copy(self, text: str) -> None:
+        self.app.copy_to_clipboard(text)
+        said, sure = clipboard.said(text, os.environ)
+        self.post_message(Copied(text, said, sure))
+
+    def action_pager(self) -> None:
+        """All of the record; an image opens outside."""
+        item = self.pane.item(self.pane.cursor)
+        if item is None:
+            return
+        if item.media:
+            self.post_message(Picture(item.n, item.media))
+        else:
+            self.app.push_screen(Pager(item, self._rows.pattern), self._paged)
+
+    def _paged(self, text: str | None) -> None:
+        if text:
+            self._copy(text)
+
+    def action_zoom(self) -> None:
+        """The log alone on the screen, or no longer."""
+        self.post_message(Zoom())
+
+    def action_fork(self) -> None:
+        """A new session from here."""
+        n = self.pane.cursor
+        record = self.pane.record(n)
+        if record is not None and record.kind == "message":
+            self.post_message(Fork(n, record.text()))
+        elif n:
+            self.post_message(Fork(n + 1, ""))

@@ -1,0 +1,350 @@
+"""The rows of a log on the screen: a scroll view that paints a pane, scrolls it, and lets text be selected."""
+
+from typing import ClassVar, Final, NamedTuple
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Offset, Region, Size
+from textual.message import Message
+from textual.reactive import var
+from textual.scroll_view import ScrollView
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.widget import Widget
+
+from tui.log.pane import Pane
+from tui.log.text import EMPTY, Row, joined, width
+
+GUTTER: Final = 2  # columns left of the rows, where the cursor stands
+LINE: Final = (
+    1 << 20
+)  # a selection counts record * LINE + line: it stays where it is when what is above it grows
+SELECTED: Final = 5000  # records that a selection reaches over; more are no text to paste
+WHEEL: Final = 3  # lines a turn of the wheel
+
+_ROLES: Final = frozenset({
+    "title", "message", "text", "thinking", "call", "result", "output", "step", "error", "config", "system", "summary",
+    "start", "end", "other", "live", "running", "failed", "nonzero", "void", "dim", "hint", "picture", "said", "code",
+    "comment", "keyword", "string", "number", "name", "builtin", "added", "removed", "hunk", "heading", "h1", "h2",
+    "strong", "em", "s", "link", "quote", "mark", "match", "cursor", "new",
+})  # fmt: skip
+
+
+class _Line(NamedTuple):
+    """What a line of the screen was painted from."""
+
+    row: Row | None
+    current: bool
+    label: str
+
+
+class Rows(ScrollView, can_focus=True, inherit_bindings=False):
+    """Paints the pane that the log gives it; `sync` after the pane has changed."""
+
+    ALLOW_SELECT = True
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"log--{role}" for role in _ROLES}
+    DEFAULT_CSS = """
+    Rows {
+        height: 1fr;
+        overflow-x: hidden;
+        overflow-y: scroll;
+        scrollbar-size-vertical: 1;
+        scrollbar-gutter: stable;
+        background: $background;
+        color: $foreground;
+
+        .log--title { text-style: bold; }
+        .log--message { color: $text-accent; }
+        .log--text { color: $text-success; }
+        .log--call { color: $text-primary; }
+        .log--result { color: $text-primary; text-style: not bold; }
+        .log--output { color: $text-muted; text-style: not bold; }
+        .log--error { color: $text-error; }
+        .log--thinking, .log--step, .log--config, .log--system, .log--summary, .log--start, .log--end, .log--other,
+        .log--dim { color: $text-muted; text-style: not bold; }
+        .log--running, .log--live { color: $text-warning; }
+        .log--failed { color: $text-error; }
+        .log--nonzero { color: $text-warning; }
+        .log--void { color: $text-disabled; text-style: strike; }
+        .log--hint { color: $text-warning; }
+        .log--picture { color: $text-secondary; }
+        .log--said { color: $foreground; }
+        .log--code { color: $foreground; }
+        .log--comment { color: $text-muted; text-style: italic; }
+        .log--keyword { color: $text-accent; }
+        .log--string, .log--added { color: $text-success; }
+        .log--number, .log--builtin { color: $text-warning; }
+        .log--name, .log--hunk { color: $text-primary; }
+        .log--removed { color: $text-error; }
+        .log--added { background: $success 12%; }
+        .log--removed { background: $error 12%; }
+        .log--heading { color: $text-primary; text-style: bold; }
+        .log--h1, .log--h2 { text-style: underline; }
+        .log--strong { text-style: bold; }
+        .log--em { text-style: italic; }
+        .log--s { text-style: strike; }
+        .log--link { color: $text-secondary; text-style: underline; }
+        .log--quote, .log--mark { color: $text-secondary; }
+        .log--match { background: $warning; color: $background; }
+        .log--cursor { color: $primary; }
+        .log--new { background: $accent; color: $background; text-style: bold; }
+
+        &:ansi {
+            .log--dim, .log--thinking, .log--step, .log--config, .log--system, .log--start, .log--end, .log--output,
+            .log--comment { text-style: dim; }
+            .log--added, .log--removed { background: ansi_default; }
+            .log--match, .log--new { background: ansi_default; color: ansi_default; text-style: reverse; }
+        }
+    }
+    """
+
+    pattern: var[str] = var("")
+    """What was searched for; shown where it stands."""
+
+    class Touched(Message):
+        """Line `line` of record `n` was clicked; `n` 0 is the label of new records."""
+
+        def __init__(self, n: int, line: int) -> None:
+            super().__init__()
+            self.n = n
+            self.line = line
+
+    class Scrolled(Message):
+        """The view was moved or has another size."""
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.pane = Pane()
+        self._painted: list[_Line] = []
+        self._palette: dict[str, Style] = {}
+        self._columns = 0  # without the scroll bar
+        self._painting = False
+        self._syncing = False
+
+    # What is painted.
+
+    def sync(self) -> None:
+        """Bring the screen up to the pane: scroll bar, and the lines that are others than before."""
+        pane = self.pane
+        size = Size(self._columns, max(pane.total, 1))
+        self._syncing = True
+        if size != self.virtual_size:
+            # As set, but without a layout of the whole screen, which no line of this one needs.
+            self.set_reactive(Widget.virtual_size, size)
+            self._scroll_update(size)
+        if round(self.scroll_y) != pane.y:
+            self.scroll_y = self.scroll_target_y = float(pane.y)
+        self._syncing = False
+        lines = [self._line(y) for y in range(pane.lines)]
+        before = self._painted
+        changed = [y for y, line in enumerate(lines) if y >= len(before) or not _same(line, before[y])]
+        self._painted = lines
+        if len(changed) * 2 > len(lines):
+            self.refresh()
+        elif changed:
+            self.refresh(*(Region(0, y, self._columns, 1) for y in changed))
+
+    def _line(self, y: int) -> _Line:
+        pane = self.pane
+        label = ""
+        if y == pane.lines - 1 and not pane.follow and pane.new:
+            label = f" {pane.new:,} new ↓ "
+        if y >= len(pane.view):
+            return _Line(None, False, label)
+        n, line = pane.view[y]
+        rows = pane.rows(n)
+        row = rows[line] if line < len(rows) else EMPTY
+        return _Line(row, n == pane.cursor and n <= pane.last and (line > 0 or row is not EMPTY), label)
+
+    def repaint(self) -> None:
+        """Paint every line anew."""
+        self._painted = []
+        self._palette.clear()
+        self.refresh()
+
+    def notify_style_update(self) -> None:
+        """The theme is another one."""
+        super().notify_style_update()
+        self.repaint()
+
+    def watch_pattern(self) -> None:
+        """Another pattern is marked elsewhere."""
+        self.repaint()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines without the marks that the mouse needs; they double what painting costs."""
+        self._painting = True
+        try:
+            return super().render_lines(crop)
+        finally:
+            self._painting = False
+
+    def render_line(self, y: int) -> Strip:
+        """Line `y` of the screen."""
+        columns = self._columns
+        base = self._style("")
+        line = self._line(y)
+        segments = [Segment("▌ ", self._style("cursor")) if line.current else Segment("  ", base)]
+        if line.row is not None:
+            segments += [Segment(text, self._style(role)) for text, role in line.row.spans if text]
+            text = "  " + line.row.text
+            if self.pattern:
+                for start, end in _found(text, self.pattern):
+                    segments = _marked(segments, start, end, self._style("match"))
+            if (span := self._selected(y, len(text))) is not None:
+                style = self.screen.get_component_rich_style("screen--selection")
+                segments = _marked(segments, *span, style)
+        strip = Strip(segments)
+        if line.label:
+            room = max(0, columns - width(line.label))
+            strip = Strip([*strip.crop_extend(0, room, base), Segment(line.label, self._style("new"))])
+        strip = strip.adjust_cell_length(columns, base)
+        if self._painting or y >= len(self.pane.view):
+            return strip
+        n, at = self.pane.view[y]
+        return strip.apply_offsets(0, n * LINE + at)
+
+    def _style(self, roles: str) -> Style:
+        style = self._palette.get(roles)
+        if style is None:
+            names = [f"log--{role}" for role in roles.split() if role in _ROLES]
+            style = self._palette[roles] = self.get_visual_style(*names).rich_style
+        return style
+
+    # Moving.
+
+    def on_resize(self) -> None:
+        """Draw for the new size."""
+        self._columns, lines = self.scrollable_size
+        self.pane.resize(max(1, self._columns - GUTTER), lines)
+        self.pane.layout()
+        self._painted = []
+        self.sync()
+        self.post_message(self.Scrolled())
+
+    def scroll_to(self, x: float | None = None, y: float | None = None, **_: object) -> None:
+        """Without an animation: it would aim at a line that is another one when it arrives."""
+        if y is not None:
+            self.scroll_y = self.scroll_target_y = y
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Somebody else than the pane has moved the view: the scroll bar, or a selection at the screen's edge."""
+        if self.show_vertical_scrollbar:
+            self.vertical_scrollbar.position = new_value
+        if self._syncing or round(new_value) == self.pane.y:
+            return
+        by = round(new_value) - self.pane.y
+        if abs(by) <= 2 * self.pane.lines:
+            self.pane.scroll(by)
+        else:
+            self.pane.jump(round(new_value))
+        self.moved()
+
+    def moved(self) -> None:
+        """The pane was moved."""
+        self.sync()
+        self.post_message(self.Scrolled())
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel."""
+        self._wheel(event, WHEEL)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel."""
+        self._wheel(event, -WHEEL)
+
+    def _wheel(self, event: events.MouseEvent, lines: int) -> None:
+        event.stop()
+        event.prevent_default()
+        self.pane.scroll(lines)
+        self.moved()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click that was no selection."""
+        offset = event.get_content_offset(self)
+        if offset is None or self.text_selection is not None or event.chain > 1:
+            return
+        line = self._line(offset.y)
+        if line.label and offset.x >= self._columns - width(line.label):
+            self.post_message(self.Touched(0, 0))
+        elif offset.y < len(self.pane.view):
+            self.post_message(self.Touched(*self.pane.view[offset.y]))
+
+    # Selecting.
+
+    def text_select_all(self) -> None:
+        """A double click takes the record."""
+        n = self.pane.cursor
+        if not n:
+            return
+        end = Offset(1 << 16, n * LINE + len(self.pane.rows(n)) - 1)
+        self.screen.selections = {self: Selection(Offset(0, n * LINE), end)}
+
+    def _selected(self, y: int, length: int) -> tuple[int, int] | None:
+        selection = self.text_selection
+        if selection is None:
+            return None
+        n, line = self.pane.view[y]
+        span = selection.get_span(n * LINE + line)
+        if span is None:
+            return None
+        start, end = span
+        return (start, length if end == -1 else min(end, length))
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text as it was before it was wrapped, without what only decorates it."""
+        view = self.pane.view
+        if not view:
+            return None
+        first = divmod(selection.start.y, LINE) if selection.start is not None else view[0]
+        last = divmod(selection.end.y, LINE) if selection.end is not None else view[-1]
+        rows: list[Row] = []
+        for n in range(first[0], min(last[0], first[0] + SELECTED, self.pane.last + 1) + 1):
+            drawn = self.pane.rows(n)
+            start = first[1] if n == first[0] else 0
+            end = last[1] + 1 if n == last[0] else len(drawn)
+            rows += drawn[start:end]
+        if not rows:
+            return None
+        if selection.end is not None:
+            rows[-1] = _cropped(rows[-1], 0, selection.end.x - GUTTER)
+        if selection.start is not None:
+            rows[0] = _cropped(rows[0], selection.start.x - GUTTER, None)
+        return joined(rows), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        """Show it."""
+        self.repaint()
+
+
+def _same(a: _Line, b: _Line) -> bool:
+    return a.row is b.row and a.current == b.current and a.label == b.label
+
+
+def _marked(segments: list[Segment], start: int, end: int, style: Style) -> list[Segment]:
+    """Segments with another style from character `start` to `end`."""
+    found, at = [], 0
+    for text, own, _ in segments:
+        first, last = max(0, start - at), max(0, end - at)
+        at += len(text)
+        pieces = (text[:first], own), (text[first:last], (own or style) + style), (text[last:], own)
+        found += [Segment(piece, look) for piece, look in pieces if piece]
+    return found
+
+
+def _found(text: str, pattern: str) -> list[tuple[int, int]]:
+    """Where a pattern stands, whatever the case of its letters."""
+    found, low, pattern = [], text.lower(), pattern.lower()
+    at = low.find(pattern) if len(low) == len(text) else -1
+    while at >= 0:
+        found.append((at, at + len(pattern)))
+        at = low.find(pattern, at + len(pattern))
+    return found
+
+
+def _cropped(row: Row, start: int, end: int | None) -> Row:
+    """A row's text from character `start` to `end`; its gutter stays out."""
+    text = row.text[:end] if end is not None else row.text
+    cut_at = max(start, row.gutter)
+    return Row(((text[cut_at:], ""),), 0, row.glue)
