@@ -20,6 +20,7 @@ from daemon.release import Wheel, WheelError
 from daemon.worker.keeper import peer
 
 WAITING: Final = 64  # connections at once that have no name yet; more are closed
+HANG_UP: Final = 0.5  # seconds for workers to hear that this daemon goes
 CLOSE_WAIT: Final = 2.0  # seconds for a refusal to be taken up
 TAKEN: Final = 64 << 10  # bytes taken at once of what a refused one sends
 FOLDER: Final = "release"  # in the data folder: the daemon's own wheel
@@ -145,12 +146,21 @@ class Door:
         self._group = group
         self._waiting = 0
         self._writers: set[StreamWriter] = set()
+        self._fewer = asyncio.Event()
 
-    def hang_up(self) -> None:
-        """Let every worker that dialed here know that this daemon is about to go, so that it dials again at once."""
+    async def hang_up(self) -> None:
+        """Let every worker that dialed here know that this daemon goes, so that it dials again at once.
+
+        Returns when they know, or soon.
+        """
         for writer in self._writers:
             with suppress(OSError):
                 writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HANG_UP):
+                while self._writers:
+                    self._fewer.clear()
+                    await self._fewer.wait()
 
     @asynccontextmanager
     async def open(self, sock: socket.socket) -> AsyncIterator[None]:
@@ -180,6 +190,7 @@ class Door:
             log.exception("serving a worker failed")
         finally:
             self._writers.discard(writer)
+            self._fewer.set()
             writer.close()
 
     async def _admitted(self, reader: StreamReader, writer: StreamWriter) -> Greeting | None:

@@ -101,7 +101,7 @@ class Meshed:
             try:
                 yield
             finally:
-                self._door.hang_up()  # while there is an interface to say it by
+                await self._door.hang_up()  # while there is an interface to say it by
 
     def joined(self) -> Mapping[str, api.WorkerInfo]:
         """The machines that joined, by name."""
