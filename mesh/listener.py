@@ -5,6 +5,7 @@ is the harness: every request has its limits in bytes and seconds, every address
 """
 
 import asyncio
+import errno
 import os
 import re
 import socket
@@ -36,6 +37,12 @@ FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
 )
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([0-9.]+)):([0-9]{1,5})")
+
+_FIX: Final = {
+    errno.EADDRINUSE: "; end what has the port, or set another in `join_listen` under [mesh]",
+    errno.EADDRNOTAVAIL: "; it is no address of this machine: [::] is all that it has",
+    errno.EACCES: "; a user may take ports from 1024 on",
+}
 
 log = structlog.get_logger("mesh.listener")
 
@@ -360,7 +367,8 @@ def _bind(address: str) -> socket.socket:
         )
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
-        raise ListenError(f"mesh.join_listen: cannot listen on {address}: {why}") from error
+        fix = _FIX.get(error.errno or 0, "")
+        raise ListenError(f"mesh.join_listen: cannot listen on {address}: {why}{fix}") from error
     made.setblocking(False)
     return made
 

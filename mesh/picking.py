@@ -34,6 +34,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     tun: str  # why /dev/net/tun cannot be opened
     pasta: str  # where the program is
     slirp4netns: str
+    ipv6: str = ""  # why there is none
 
 
 class Picked(Struct, frozen=True, kw_only=True, tag="picked"):
@@ -59,12 +60,22 @@ def pick(backend: Backend, facts: Facts, *, listens: bool) -> Choice:
     """The best of what there is. `listens`: other machines are to reach a UDP port of this one (the harness)."""
     if backend == "off":
         return Off(said="the mesh is off: mesh.backend is off")
+    if facts.ipv6:
+        return Off(
+            said=f"addresses inside of the mesh are IPv6, whatever is below, and {facts.ipv6}: boot without "
+            "ipv6.disable=1, or load the module ipv6"
+        )
     way_out: WayOut = ""
     if facts.namespace:
         if facts.user_namespace:
+            fix = (
+                "Give this container the capabilities NET_ADMIN and SYS_ADMIN"
+                if facts.root
+                else "Run as root, or allow user namespaces"
+            )
             return Off(
                 said=f"no network namespace can be made: {facts.namespace}; and none in a user namespace: "
-                f"{facts.user_namespace}. Run as root, or allow user namespaces"
+                f"{facts.user_namespace}. {fix}"
             )
         if facts.tun:
             return Off(
@@ -117,19 +128,27 @@ def look(environ: Mapping[str, str]) -> Facts:
         kernel=kernel,
         wireguard_go=shutil.which("wireguard-go", path=path) or "",
         tun=_tun(),
+        ipv6=_ipv6(),
         pasta=shutil.which("pasta", path=path) or "",
         slirp4netns=shutil.which("slirp4netns", path=path) or "",
     )
 
 
-def _tun() -> str:
+def _tun(path: str = "/dev/net/tun") -> str:
     try:
-        os.close(os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC))
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
-        if error.errno == errno.ENOENT:
-            return "there is none (modprobe tun)"
-        return os.strerror(error.errno or 0).lower()
+        why = os.strerror(error.errno or 0).lower()
+        if error.errno in (errno.ENOENT, errno.ENXIO, errno.ENODEV):
+            return f"there is none (modprobe tun; in a container: start it with the device {path})"
+        if error.errno == errno.EPERM:  # no file's mode says this: its cgroup does
+            return f"{why} (in a container: start it with the device {path})"
+        return why
     return ""
+
+
+def _ipv6(table: str = "/proc/net/if_inet6") -> str:
+    return "" if os.path.exists(table) else "this system has no IPv6"
 
 
 def _tried(flags: int) -> tuple[str, str]:

@@ -246,5 +246,6 @@ async def _whole(work: Coroutine[Any, Any, T]) -> T:
 
 def port_taken(port: int) -> WireGuardError:
     return WireGuardError(
-        f"UDP port {port} is another program's: end that one, or set another WireGuard port", errno.EADDRINUSE
+        f"UDP port {port} is another program's: end that one, or set another `port` under [mesh]",
+        errno.EADDRINUSE,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mesh import picking
 from mesh.handle import HelperError, examine
 from mesh.picking import Backend, Facts, Off, Picked, look, pick
 from tests.mesh.lab import needs
@@ -75,7 +76,19 @@ def test_the_best_is_taken_and_told(backend: Backend, facts: Facts, engine: str,
         ("auto", having(kernel=NO_KERNEL, wireguard_go=""), True, "install the package wireguard-go"),
         ("wireguard-go", having(wireguard_go=""), True, "install the package wireguard-go"),
         ("auto", having(kernel=NO_KERNEL, tun="there is none (modprobe tun)"), True, "modprobe tun"),
-        ("auto", having(namespace=MAY_NOT, user_namespace="not permitted"), True, "allow user namespaces"),
+        (
+            "auto",
+            having(namespace=MAY_NOT, user_namespace="not permitted", root=False),
+            True,
+            "Run as root, or allow user namespaces",
+        ),
+        (
+            "auto",
+            having(namespace=MAY_NOT, user_namespace="not permitted"),
+            True,
+            "Give this container the capabilities NET_ADMIN and SYS_ADMIN",
+        ),
+        ("auto", having(ipv6="this system has no IPv6"), True, "boot without ipv6.disable=1"),
         ("auto", having(namespace=MAY_NOT, tun="permission denied"), False, "chmod 0666"),
         (
             "auto",
@@ -92,6 +105,17 @@ def test_where_there_can_be_none_it_says_what_would_help(
     off = pick(backend, facts, listens=listens)
     assert isinstance(off, Off)
     assert said in off.said
+
+
+def test_a_device_that_cannot_be_opened_says_what_would_help(tmp_path: Path) -> None:
+    assert picking._tun(str(tmp_path / "tun")).startswith("there is none (modprobe tun; in a container: ")
+    assert picking._tun(str(tmp_path)) == "is a directory"
+
+
+def test_a_system_without_ipv6_is_seen_by_what_the_kernel_does_not_list(tmp_path: Path) -> None:
+    assert picking._ipv6(str(tmp_path / "if_inet6")) == "this system has no IPv6"
+    (tmp_path / "if_inet6").touch()
+    assert picking._ipv6(str(tmp_path / "if_inet6")) == ""
 
 
 LOOK = """
