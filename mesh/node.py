@@ -64,7 +64,8 @@ class Node:
     """A context manager: from entering on the interface is up, until leaving; a helper that dies is started again.
 
     `folder`: of this node alone, for logs and a lock; it is made. `listens`: other machines are to reach the UDP port
-    (on the harness). `launcher`: a command that starts the helper for us, such as `("sudo", "-n")`.
+    (on the harness). `launcher`: a command that starts the helper for us, such as `("sudo", "-n")`, which inherits the
+    descriptors `lent`.
     Entering raises MeshOff and MeshError.
     """
 
@@ -76,6 +77,7 @@ class Node:
         backend: Backend = "auto",
         listens: bool = False,
         launcher: Sequence[str] = (),
+        lent: Sequence[int] = (),
     ) -> None:
         planning.check(wanted.peers.values())
         self._wanted = wanted
@@ -83,6 +85,7 @@ class Node:
         self._backend = backend
         self._listens = listens
         self._launcher = tuple(launcher)
+        self._lent = tuple(lent)
         self._name = ""
         self._port = wanted.port
         self._mtu = wanted.mtu
@@ -212,7 +215,7 @@ class Node:
         )
         self.starts += 1
         try:
-            handle = await Handle.start(start, self._folder, self._launcher, [self._lock])
+            handle = await Handle.start(start, self._folder, self._launcher, [self._lock, *self._lent])
         except HelperError as error:
             raise MeshError(str(error)) from error
         self._handle = handle

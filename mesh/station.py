@@ -128,6 +128,9 @@ class Station:
         """Go into a network namespace of our own: that of the station before us, or a new one."""
         try:
             if self._before:
+                here, given = os.stat("/proc/self/ns/net"), os.fstat(self._before[0])
+                if (here.st_dev, here.st_ino) == (given.st_dev, given.st_ino):  # whoever asks may not be root
+                    raise WireGuardError("the namespace to go on in is not the mesh's own", errno.EPERM)
                 privilege.enter(self._before[0])
             else:
                 privilege.unshare(privilege.NEWNET)

@@ -13,7 +13,7 @@ from daemon.allowance import Allowance
 from daemon.plain import line
 from daemon.verbs.reach import FAILED, OK, REFUSED, UNREACHABLE, USAGE, VerbError, say, say_json
 from daemon.verbs.worker import allowance, be, check_name, folder, the_one, those
-from daemon.worker import joining, keeper, member, station
+from daemon.worker import dropped, joining, keeper, member, station
 from daemon.worker.joining import JoinError, Membership, Token
 
 STDIN: Final = "-"  # as a token: it is read from standard input
@@ -31,10 +31,14 @@ NOBODYS: Final = (
 )
 
 
-def join(text: str, name: str, scratch: str, file: str, as_root: bool, environ: Mapping[str, str]) -> int:
+def join(
+    text: str, name: str, scratch: str, file: str, as_root: bool, user: str, environ: Mapping[str, str]
+) -> int:
     """Join the mesh of a token and be its worker until a signal ends it, or the harness removes it."""
     if text != STDIN:
         _without_the_token(text)
+    if user:
+        return _as(user)
     allowed = allowance(file, as_root, environ)
     token = _read(sys.stdin.buffer.read(MOST).decode("utf-8", "replace"))
     if name and not scratch:
@@ -52,8 +56,10 @@ def join(text: str, name: str, scratch: str, file: str, as_root: bool, environ: 
     return _work(found, membership, allowed, file, as_root, environ)
 
 
-def resume(scratch: str, name: str, file: str, as_root: bool, environ: Mapping[str, str]) -> int:
+def resume(scratch: str, name: str, file: str, as_root: bool, user: str, environ: Mapping[str, str]) -> int:
     """Be the worker that joined before, by what is kept."""
+    if user:
+        return _as(user)
     allowed = allowance(file, as_root, environ)
     found = the_one(scratch, name, environ) if scratch or name else _only(environ)
     config.check_socket(found / keeper.SOCKET)
@@ -65,6 +71,22 @@ def resume(scratch: str, name: str, file: str, as_root: bool, environ: Mapping[s
     if membership is None:
         raise VerbError(f"the worker of {found} is in no mesh: {NOBODYS}", USAGE)
     return _work(found, membership, allowed, file, as_root, environ)
+
+
+def _as(user: str) -> int:
+    """Run this command as that user; root's own part is to start the mesh's helper."""
+    arguments = list(sys.orig_argv[1:])
+    for number, argument in enumerate(arguments):
+        if argument == "--user":
+            del arguments[number : number + 2]
+            break
+        if argument.startswith("--user="):
+            del arguments[number]
+            break
+    try:
+        return dropped.run(user, [sys.executable, *arguments])
+    except dropped.DropError as error:
+        raise VerbError(str(error), USAGE) from error
 
 
 def _only(environ: Mapping[str, str]) -> Path:
@@ -92,11 +114,14 @@ def _work(
             f"{harness} has removed this machine from its mesh: join again with --join TOKEN", REFUSED
         )
     backend, mtu = config.worker_mesh(environ, file)
+    launcher, lent = dropped.launcher(environ)
     member.prepare()
     place = station.Place(
         scratch=scratch,
         release=release.own(),
-        harness=member.Member(scratch, membership, backend=backend, mtu=mtu).harness,
+        harness=member.Member(
+            scratch, membership, backend=backend, mtu=mtu, launcher=launcher, lent=lent
+        ).harness,
         name=membership.answer.name,
         allowed=allowed,
     )

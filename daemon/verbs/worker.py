@@ -20,7 +20,8 @@ from daemon.worker.tunnel import Tunnel
 
 AS_ROOT: Final = (
     "this is root, and agents would run their code as root: start it as the user whose files they may touch, "
-    "or say --as-root, or as_root = true in [worker] of its configuration"
+    "or say --user NAME with --join, so that root keeps the interface of the mesh alone; or say --as-root, or "
+    "as_root = true in [worker] of its configuration"
 )
 
 

@@ -86,7 +86,7 @@ class _Up:
 class Member:
     """One worker of one mesh. `backend` and `mtu`: of the machine's configuration; 0 bytes: as the harness says.
 
-    `launcher`: a command that starts the mesh's helper for us; `keep`: descriptors that it needs.
+    `launcher`: a command that starts the mesh's helper for us, which inherits the descriptors `lent`.
     """
 
     def __init__(
@@ -97,12 +97,14 @@ class Member:
         backend: str = "auto",
         mtu: int = 0,
         launcher: tuple[str, ...] = (),
+        lent: tuple[int, ...] = (),
     ) -> None:
         self._scratch = scratch
         self._membership = membership
         self._backend = msgspec.convert(backend, Backend)
         self._mtu = mtu
         self._launcher = launcher
+        self._lent = lent
         self._up: _Up | None = None
         self._why = "the mesh's interface is being made"
         self._renewed = asyncio.Event()
@@ -193,7 +195,13 @@ class Member:
         except PrivateFileError as error:
             raise MeshError(str(error)) from error
         wanted = worker_wanted(answer, pair, mtu=min(self._mtu or answer.mtu, answer.mtu))
-        node = Node(wanted, folder=self._folder / NODE, backend=self._backend, launcher=self._launcher)
+        node = Node(
+            wanted,
+            folder=self._folder / NODE,
+            backend=self._backend,
+            launcher=self._launcher,
+            lent=self._lent,
+        )
         async with node:
             # Of a user namespace its way out decides by which port WireGuard's packets come.
             port = 0 if "user namespace" in node.said else (await node.state()).port

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,15 @@ text = "{output}"
 class Joiner:
     """A machine in the namespace `name` of a lab, with a home of its own in `folder`."""
 
-    def __init__(self, lab: Lab, name: str, folder: Path) -> None:
+    def __init__(self, lab: Lab, name: str, folder: Path, outrider: Sequence[str] = OUTRIDER) -> None:
         self.name = name
+        self._outrider = tuple(outrider)
         self.home = folder / f"home-{name}"
         (self.home / ".config/outrider").mkdir(parents=True)
         self.configure(f'[mesh]\nbackend = "{BACKEND}"\n')
         self.log_file = folder / f"{name}.log"
         self.launcher: tuple[str, ...] = lab.launcher(name)
-        self.as_root = ("--as-root",) if os.geteuid() == 0 else ()
+        self.as_root: tuple[str, ...] = ("--as-root",) if os.geteuid() == 0 else ()
         self.process: subprocess.Popen[bytes] | None = None
         self.environ = {
             "HOME": str(self.home),
@@ -53,7 +54,7 @@ class Joiner:
     def verb(self, *arguments: str, input: str = "", **environ: str) -> "subprocess.CompletedProcess[str]":
         """`outrider worker …`, to its end."""
         return subprocess.run(
-            [*self.launcher, *OUTRIDER, "worker", *arguments],
+            [*self.launcher, *self._outrider, "worker", *arguments],
             env=self.environ | environ,
             cwd=ROOT,
             input=input,
@@ -69,7 +70,7 @@ class Joiner:
         joins = ("--join", "-", "--name", self.name) if token else ()
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.launcher, *OUTRIDER, "worker", *joins, *self.as_root, *more],
+                [*self.launcher, *self._outrider, "worker", *joins, *self.as_root, *more],
                 env=self.environ,
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
@@ -92,9 +93,9 @@ class Joiner:
         self.process.kill()
         self.process.wait()
 
-    def status(self) -> dict[str, Any]:
+    def status(self, *more: str) -> dict[str, Any]:
         """How it stands, by its own word."""
-        said = self.verb("status", "--json")
+        said = self.verb("status", "--json", *more)
         assert said.stdout, said.stderr
         found: dict[str, Any] = json.loads(said.stdout)
         return found
@@ -111,9 +112,9 @@ class Joiner:
 
 
 @contextmanager
-def joiner(lab: Lab, name: str, folder: Path) -> Iterator[Joiner]:
+def joiner(lab: Lab, name: str, folder: Path, outrider: Sequence[str] = OUTRIDER) -> Iterator[Joiner]:
     """A machine that has not joined yet; all of it is ended afterwards."""
-    made = Joiner(lab, name, folder)
+    made = Joiner(lab, name, folder, outrider)
     try:
         yield made
     finally:

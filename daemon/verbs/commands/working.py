@@ -46,9 +46,22 @@ def which(verb: Verb) -> Verb:
     help="Configuration whose [worker] says what is allowed here; else the usual outrider.toml.",
 )
 @click.option("--as-root", is_flag=True, help="Run agents' code as root, where root starts this.")
+@click.option(
+    "--user",
+    default="",
+    metavar="NAME",
+    help="Where root starts this: be this user's worker; root keeps nothing but the interface of the mesh.",
+)
 @click.pass_context
 def worker(
-    ctx: click.Context, join: str, connect: str, name: str, scratch: str, file: str, as_root: bool
+    ctx: click.Context,
+    join: str,
+    connect: str,
+    name: str,
+    scratch: str,
+    file: str,
+    as_root: bool,
+    user: str,
 ) -> Any:
     """Be a worker of a daemon, in the foreground, until SIGTERM or Ctrl-C.
 
@@ -65,14 +78,18 @@ def worker(
     """
     if ctx.invoked_subcommand is not None:
         given = join and ctx.get_parameter_source("join") is not ParameterSource.ENVIRONMENT
-        if given or connect or file or as_root:
+        if given or connect or file or as_root or user:
             raise click.UsageError(
-                f"--join, --connect, --config and --as-root do not go with `{ctx.invoked_subcommand}`"
+                f"--join, --connect, --config, --as-root and --user do not go with `{ctx.invoked_subcommand}`"
             )
         ctx.obj = (scratch, name)
         return None
-    if connect and (join or not name):
-        raise click.UsageError("--connect SOCKET takes --name NAME, the worker's name, and no --join")
+    if connect and (join or user or not name):
+        raise click.UsageError(
+            "--connect SOCKET takes --name NAME, the worker's name, and neither --join nor --user"
+        )
+    if user and as_root:
+        raise click.UsageError("--user and --as-root: either agents' code is that user's, or root's")
     if connect:
         from daemon.verbs import worker as verbs
 
@@ -80,8 +97,8 @@ def worker(
     from daemon.verbs import member
 
     if join:
-        return member.join(join, name, scratch, file, as_root, os.environ)
-    return member.resume(scratch, name, file, as_root, os.environ)
+        return member.join(join, name, scratch, file, as_root, user, os.environ)
+    return member.resume(scratch, name, file, as_root, user, os.environ)
 
 
 @worker.command("status", short_help="Say how the worker of this machine stands.")
