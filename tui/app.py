@@ -1,0 +1,494 @@
+"""The terminal UI's app: one daemon watched, its sessions opened, what is posted sent, every error told in a line."""
+
+import asyncio
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar, Final, assert_never
+
+import msgspec
+from msgspec import Struct
+from textual.app import App
+from textual.binding import BindingType
+from textual.screen import Screen
+from textual.theme import BUILTIN_THEMES
+from textual.timer import Timer
+
+from daemon.client import ApiFailure, Back, Client, Lost, Unreachable, Watched
+from daemon.plain import line, safe
+from daemon.protocol import api
+from daemon.protocol.records import WorkerRef
+from tui import keymap, palette, patches, places, words
+from tui.desk import Desk, Prefs, Unsent
+from tui.doing import Doing
+from tui.messages import OutboxChanged, Returned, RosterChanged
+from tui.outbox import VIA, Outbox
+from tui.roster import Roster
+from tui.screens.confirm import Confirm
+from tui.screens.session import SessionScreen
+from tui.screens.sessions import SessionsScreen
+from tui.widgets.table import Row
+
+FLUSH: Final = 0.1  # seconds in which changes of sessions are gathered before the screen is told
+SAVE: Final = 1.0  # seconds in which changes of drafts are gathered before they are written
+AGAIN: Final = 5.0  # seconds until a daemon that refused to be watched is asked again
+TOASTS: Final = 3  # at once; more are counted
+THEME: Final = "textual-dark"
+
+
+class Given(Struct, frozen=True):
+    """What the command line hands over. `here`: the daemon's socket is on this machine; `cwd`: where we were started.
+
+    `start` starts a daemon here and returns when it is ready, None where that cannot be. `where`: for people.
+    """
+
+    where: str
+    here: bool
+    cwd: str
+    start: Callable[[], Awaitable[None]] | None = None
+    theme: str = ""
+    keys: Mapping[str, str] = {}
+
+
+class OutriderApp(App[None]):
+    """Screens draw; what they know of the daemon stands here, in `roster`, and what they change goes through here."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "outrider"
+    COMMANDS = set(palette.PROVIDERS)
+    ENABLE_COMMAND_PALETTE = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        keymap.key("app.quit", "ctrl+q", "quit", "Quit", first=True),
+        keymap.key("app.palette", "ctrl+p", "command_palette", "Palette", show=True, first=True),
+        keymap.key("app.help", "question_mark,f1", "show('help')", "Help", show=True),
+        keymap.key("app.sessions", "ctrl+s", "sessions", "Sessions"),
+        keymap.key("app.new", "ctrl+n", "new", "New session"),
+        keymap.key("app.previous", "left_square_bracket", "beside(-1)", "Previous session"),
+        keymap.key("app.next", "right_square_bracket", "beside(1)", "Next session"),
+        keymap.key("app.urgent", "exclamation_mark", "urgent", "Next that wants you"),
+    ]
+
+    def __init__(
+        self,
+        client: Client,
+        desk: Desk,
+        given: Given,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        edit: Callable[[Path], None] | None = None,
+    ) -> None:
+        super().__init__()
+        patches.apply()
+        self.client = client
+        self.desk = desk
+        self.given = given
+        self.now = now
+        self._edit = edit or self._run_editor
+        self.roster = Roster(desk.prefs.seen, desk.prefs.began)
+        self.lost = ""  # why the daemon is not there, empty while it is
+        self.starting = False
+        self.focused_terminal = True
+        self.side = False  # whether sessions show the list beside them
+        self.limits: dict[str, int] = {}  # of models' contexts, in tokens
+        self.linked = asyncio.Event()
+        self.outbox = Outbox(client, desk, self.linked, self._outbox_changed, self._refused)
+        self.doing = Doing(client, lambda id: self._mark({id}))
+        self._changed: set[str] = set()
+        self._flushing: Timer | None = None
+        self._saving: Timer | None = None
+        self._tries = 0  # to connect, that failed in a row
+        self._title = ""
+        if given.keys:
+            self.set_keymap(given.keys)
+        theme = given.theme or desk.prefs.theme
+        self.theme = theme if theme in BUILTIN_THEMES else THEME
+
+    def get_default_screen(self) -> Screen[Any]:
+        return SessionsScreen()
+
+    def on_mount(self) -> None:
+        patches.ask_for_keys(self)
+        self.work(self._watch(), "watch")
+        self.work(self.doing.run(), "doing")
+        self._send()
+        self.theme_changed_signal.subscribe(self, lambda theme: self._prefer(theme=theme.name))
+
+    def on_unmount(self) -> None:
+        patches.set_title(self, "")
+
+    # ---- work and its errors
+
+    def work(self, what: Coroutine[Any, Any, None], group: str, exclusive: bool = False) -> None:
+        """Run something beside the screen; what goes wrong is told in a line, and the app goes on."""
+        self.run_worker(self.guarded(what), group=group, exclusive=exclusive, exit_on_error=False)
+
+    async def guarded(self, what: Coroutine[Any, Any, None]) -> None:
+        """Do `what`; an error of it is told, and is over then."""
+        try:
+            await what
+        except Exception as error:  # noqa: BLE001 - the one funnel: a person is told, the app goes on
+            self.complain(error)
+
+    def complain(self, error: Exception) -> None:
+        """Say what went wrong."""
+        match error:
+            case ApiFailure():
+                text = line(error.message, 1000)
+            case Unreachable():
+                text = f"not done: {line(str(error).partition(';')[0], 500)}"
+            case OSError() if error.strerror:
+                text = line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 500)
+            case _:
+                text = line(f"a fault of outrider itself: {type(error).__name__}: {error}", 500)
+        self.tell(text, bad=True)
+
+    def tell(self, text: str, bad: bool = False) -> None:
+        """A line that goes away by itself."""
+        self.notify(
+            safe(text), severity="error" if bad else "information", markup=False, timeout=8 if bad else 4
+        )
+
+    # ---- the daemon's events
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async with aclosing(self.client.events(api.MAX_LIST)) as events:
+                    async for event in events:
+                        self._take(event)
+            except ApiFailure as error:
+                self._link(error.message)
+            await asyncio.sleep(AGAIN)
+
+    def _take(self, event: Watched) -> None:
+        match event:
+            case api.State():
+                first = not self.roster.loaded
+                before = dict(self.roster.infos)
+                ids = self.roster.state(event)
+                self._tries = 0
+                self._link("")
+                if first and not self.roster.began:
+                    self.roster.began = max((info.updated for info in event.sessions), default="")
+                    self._prefer(began=self.roster.began or "0")
+                if not first:
+                    self._toast(ids, before)
+                self._mark(ids)
+                self.work(self._catch_up(event), "catch up", exclusive=True)
+            case api.Info():
+                before = {event.id: known} if (known := self.roster.infos.get(event.id)) else {}
+                waited = known is not None and bool(self.roster.waits(known))
+                if self.roster.take(event):
+                    self._toast({event.id}, before, waited)
+                    self._mark({event.id})
+            case api.Workers():
+                waiting = {info.id for info in self.roster.infos.values() if self.roster.waits(info)}
+                self.roster.set_workers(event.workers)
+                now = {info.id for info in self.roster.infos.values() if self.roster.waits(info)}
+                self._toast(now - waiting, {})
+                self._mark(waiting ^ now)
+            case Lost():
+                self._tries += 1
+                if self._tries > 1 or not self.roster.loaded:  # one that is back at once is not worth a word
+                    self._link(event.why.partition(";")[0])
+                self.linked.clear()
+            case Back():
+                pass  # a State follows
+            case _:
+                assert_never(event)
+
+    def _link(self, lost: str) -> None:
+        """Whether the daemon is there; told at once."""
+        if not lost:
+            self.linked.set()
+        if lost != self.lost:
+            self.lost = lost
+            self._mark(set())
+
+    async def _catch_up(self, state: api.State) -> None:
+        """The models' limits, and the sessions that a State had no room for."""
+        self._send()
+        self.limits = {
+            model.name: model.context
+            for provider in (await self.client.providers()).providers
+            for model in provider.models
+        }
+        self._mark(set(self.roster.infos))
+        page = state.sessions
+        while len(page) == api.MAX_LIST:
+            page = tuple(await self.client.list(limit=api.MAX_LIST, after=page[-1].id))
+            self._mark({info.id for info in page if self.roster.take(info)})
+
+    def _mark(self, ids: set[str]) -> None:
+        """The screen is to be told of these, soon and together."""
+        self._changed |= ids
+        if self._flushing is None:
+            self._flushing = self.set_timer(FLUSH, self._tell_screens)
+
+    def _tell_screens(self) -> None:
+        self._flushing = None
+        ids, self._changed = frozenset(self._changed), set()
+        if self.focused_terminal and (shown := self.shown) and self.roster.look(shown):
+            self._prefer(seen=dict(list(self.roster.seen.items())[-2000:]))
+        for screen in self.screen_stack:
+            screen.post_message(RosterChanged(ids))
+        self._retitle()
+
+    # ---- what wants a person
+
+    @property
+    def shown(self) -> str:
+        """The id of the session on the screen, empty for none."""
+        return self.screen.session if isinstance(self.screen, SessionScreen) else ""
+
+    def on_app_focus(self) -> None:
+        self.focused_terminal = True
+        self._mark(set())
+
+    def on_app_blur(self) -> None:
+        self.focused_terminal = False
+
+    def _toast(self, ids: set[str], before: Mapping[str, api.Info], waited: bool = False) -> None:
+        """Tell of sessions that came to wait, to fail or to end, unless a person looks at them."""
+        told = 0
+        for id in ids:
+            info = self.roster.infos[id]
+            old = before.get(id)
+            if id == self.shown and self.focused_terminal:
+                continue
+            waits = self.roster.waits(info)
+            if (waits and waited) or (old is not None and old.status == info.status and not waits):
+                continue
+            if old is None and not waits:
+                continue
+            if waits or info.status in ("failed", "closed", "ended", "expired"):
+                told += 1
+                if told <= TOASTS:
+                    text = f"{line(words.title(info), 60)}: {words.standing(info, waits)}"
+                    bad = info.status == "failed" or bool(waits)
+                    self.notify(text, severity="warning" if bad else "information", markup=False)
+        if told > TOASTS:
+            self.notify(f"… and {told - TOASTS} more", markup=False)
+
+    def _retitle(self) -> None:
+        """The terminal's title: how many sessions want a person, and what is on the screen."""
+        wanting = len(self.roster.urgent())
+        info = self.roster.infos.get(self.shown)
+        parts = [f"({wanting})" if wanting else "", words.title(info) if info else "", "outrider"]
+        title = line(" · ".join(part for part in parts if part), 80)
+        if title != self._title:
+            self._title = title
+            patches.set_title(self, title)
+
+    # ---- rows
+
+    def row(self, id: str) -> Row:
+        """A session as it is drawn."""
+        info = self.roster.infos[id]
+        waits = self.roster.waits(info)
+        doing = "" if waits else self.doing.of(info)
+        return Row(
+            info,
+            doing or words.standing(info, waits),
+            self.roster.absent(info),
+            self.roster.attention(info),
+            info.config.context or self.limits.get(info.config.model, 0),
+        )
+
+    # ---- posts and drafts
+
+    def post(self, session: str, text: str, parts: tuple[api.Part, ...]) -> None:
+        """Send a post; it is kept until the daemon has it."""
+        order = max((post.order for post in self.desk.unsent()), default=0.0) + 1
+        self.desk.post(session, text, parts, self.desk.draft(session).chips, order)
+        self.keep()
+        self._send()
+        self._outbox_changed(session)
+
+    def _send(self) -> None:
+        for session in self.outbox.idle():
+            self.work(self.outbox.send(session), "outbox")
+
+    def _outbox_changed(self, session: str) -> None:
+        self.keep()
+        for screen in self.screen_stack:
+            screen.post_message(OutboxChanged(session))
+
+    def _refused(self, post: Unsent, why: str) -> None:
+        """A post goes back to the composer, before what has been written meanwhile."""
+        draft = self.desk.draft(post.session)
+        text = f"{post.text}\n{draft.text}" if draft.text else post.text
+        self.desk.write(post.session, text, (*post.chips, *draft.chips))
+        self.tell(f"not posted: {line(why, 1000)}", bad=True)
+        for screen in self.screen_stack:
+            screen.post_message(Returned(post.session))
+        self._outbox_changed(post.session)
+
+    def keep(self) -> None:
+        """Write what changed of drafts and posts, soon."""
+        if self._saving is None and self.desk.dirty:
+            self._saving = self.set_timer(SAVE, self._save)
+
+    def _save(self) -> None:
+        self._saving = None
+        self.work(self._write(), "save")
+
+    async def _write(self) -> None:
+        before = self.desk.complaint
+        await asyncio.to_thread(self.desk.save)
+        if self.desk.complaint and self.desk.complaint != before:
+            self.tell(self.desk.complaint, bad=True)
+
+    def _prefer(self, **changed: Any) -> None:
+        self.desk.prefer(msgspec.structs.replace(self.desk.prefs, **changed))
+        self.keep()
+
+    @property
+    def prefs(self) -> Prefs:
+        """What is remembered of this daemon."""
+        return self.desk.prefs
+
+    # ---- what a person can do
+
+    def action_show(self, name: str) -> None:
+        """Show one of the screens of `places.SCREENS`."""
+        self.push_screen(places.SCREENS[name]())
+
+    def action_sessions(self) -> None:
+        """Back to the list."""
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+        self._mark(set())
+
+    def open_session(self, id: str) -> None:
+        """Show a session."""
+        if id == self.shown:
+            return
+        screen = SessionScreen(id)
+        if isinstance(self.screen, SessionScreen):
+            self.switch_screen(screen)
+        else:
+            self.push_screen(screen)
+        self._mark(set())
+
+    def action_beside(self, by: int) -> None:
+        if id := self.roster.beside(self.shown, by):
+            self.open_session(id)
+
+    def action_urgent(self) -> None:
+        if id := self.roster.next_urgent(self.shown):
+            self.open_session(id)
+        else:
+            self.tell("no session wants you")
+
+    def action_new(self) -> None:
+        """A new session: the screen for it where there is one, else one with what is usual."""
+        if "new" in places.SCREENS:
+            self.action_show("new")
+        else:
+            workers = (WorkerRef("local", self.given.cwd if self.given.here else ""),)
+            self.create(api.Create(workers=workers))
+
+    def create(self, create: api.Create, draft: str = "") -> None:
+        """Make a session and show it; `draft` stands in its composer."""
+        self.work(self._create(create, draft), "create")
+
+    async def _create(self, create: api.Create, draft: str) -> None:
+        id = await self.client.create(create)
+        if draft:
+            self.desk.write(id, draft)
+            self.keep()
+        self.roster.take(await self.client.info(id))
+        self.open_session(id)
+        self._mark({id})
+
+    def fork(self, id: str, n: int = 0, draft: str = "") -> None:
+        """Copy a session's records before number `n`, all where it is 0, and show the copy."""
+        self.create(api.Create(from_=id, n=n or self.roster.infos[id].n + 1), draft)
+
+    def stop(self, id: str, ask: bool = False) -> None:
+        """Stop what a session does."""
+        if ask:
+            self._confirm(f"Stop {self._called(id)}?", "stop", lambda: self.work(self._stop(id), "stop"))
+        else:
+            self.work(self._stop(id), "stop")
+
+    async def _stop(self, id: str) -> None:
+        self.tell(f"stopping {self._called(id)}")
+        await self.client.stop(id, VIA)
+
+    def retry(self, id: str) -> None:
+        """Let a session that failed or was stopped go on."""
+        self.work(self._retry(id), "retry")
+
+    async def _retry(self, id: str) -> None:
+        self.tell(f"{self._called(id)} is {await self.client.retry(id)}")
+
+    def end(self, id: str) -> None:
+        """End a session for good."""
+        question = (
+            f"End {self._called(id)} for good? It can be read and copied afterwards, and takes no more posts."
+        )
+        self._confirm(question, "end", lambda: self.work(self._end(id), "end"), typed=True)
+
+    async def _end(self, id: str) -> None:
+        await self.client.end(id, VIA)
+        self.tell(f"{self._called(id)} has ended")
+
+    def _called(self, id: str) -> str:
+        return line(words.title(self.roster.infos[id]), 60)
+
+    def _confirm(self, question: str, word: str, then: Callable[[], None], typed: bool = False) -> None:
+        def answered(yes: bool | None) -> None:
+            if yes:
+                then()
+
+        self.push_screen(Confirm(question, word, typed=typed), answered)
+
+    def start(self) -> None:
+        """Start a daemon on this machine."""
+        if self.given.start is not None and self.lost and not self.starting:
+            self.work(self._start(), "start")
+
+    async def _start(self) -> None:
+        assert self.given.start is not None
+        self.starting = True
+        self._mark(set())
+        try:
+            await self.given.start()
+        finally:
+            self.starting = False
+            self._mark(set())
+
+    # ---- the editor
+
+    async def edited(self, text: str) -> str:
+        """`text` as it comes back from the person's editor."""
+        path = await asyncio.to_thread(_draft_file, text)
+        try:
+            self._edit(path)
+            return await asyncio.to_thread(_read_draft, path)
+        finally:
+            await asyncio.to_thread(path.unlink, True)
+
+    def _run_editor(self, path: Path) -> None:
+        """The editor has the terminal and everything else waits; streams go on by number afterwards."""
+        command = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+        with self.suspend():
+            subprocess.run([*command, str(path)], check=False)
+
+
+def _draft_file(text: str) -> Path:
+    fd, name = tempfile.mkstemp(prefix="outrider-", suffix=".md")
+    with open(fd, "w") as file:
+        file.write(text)
+    return Path(name)
+
+
+def _read_draft(path: Path) -> str:
+    return path.read_text(errors="replace").rstrip("\n")

@@ -1,0 +1,197 @@
+"""What a person has begun and not sent, per session, over restarts: drafts, history, unsent posts, what was seen."""
+
+import hashlib
+import os
+import uuid
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from daemon.protocol import api
+
+HISTORY: Final = 100  # posts of a session that `up` goes back through
+KEPT: Final = 500  # sessions whose drafts and history are kept, those changed last
+SEEN: Final = 2000  # sessions of which is kept when they were looked at
+
+T = TypeVar("T")
+
+
+class Chip(Struct, frozen=True):
+    """Something attached to a draft: a file by its path, or a text that was pasted, by its words."""
+
+    name: str
+    type: str
+    path: str = ""
+    text: str = ""
+
+
+class Draft(Struct, frozen=True):
+    """What stands in a session's composer, and what was posted from it before, oldest first."""
+
+    text: str = ""
+    chips: tuple[Chip, ...] = ()
+    history: tuple[str, ...] = ()
+
+
+class Unsent(Struct, frozen=True):
+    """A post that is not acknowledged. `key`: its idempotency key, the same for every try; `text`: as typed."""
+
+    key: str
+    session: str
+    text: str
+    parts: tuple[api.Part, ...]
+    chips: tuple[Chip, ...] = ()
+    order: float = 0.0
+
+
+class Prefs(Struct, frozen=True):
+    """What is remembered of one daemon. `seen`: when each session was looked at; `began`: the first look at any."""
+
+    began: str = ""
+    seen: dict[str, str] = {}
+    theme: str = ""
+    model: str = ""
+
+
+class Desk:
+    """Drafts, unsent posts and preferences for one daemon, in memory. `save` writes what changed.
+
+    Saving blocks, and so does making one.
+    """
+
+    def __init__(self, folder: Path, where: str) -> None:
+        self.folder = folder / hashlib.sha256(where.encode()).hexdigest()[:16]
+        self._drafts: dict[str, Draft] = {}
+        self._unsent: dict[str, Unsent] = {}
+        self.prefs = Prefs()
+        self._changed: set[Path] = set()
+        self.complaint = ""  # why something could not be kept
+        self._load()
+
+    # ---- drafts
+
+    def draft(self, session: str) -> Draft:
+        return self._drafts.get(session, Draft())
+
+    def write(self, session: str, text: str, chips: tuple[Chip, ...] = ()) -> None:
+        """Keep what stands in a session's composer."""
+        now = self.draft(session)
+        if (now.text, now.chips) != (text, chips):
+            self._keep(session, msgspec.structs.replace(now, text=text, chips=chips))
+
+    def _keep(self, session: str, draft: Draft) -> None:
+        self._drafts.pop(session, None)  # those that changed last stand last
+        self._drafts[session] = draft
+        self._changed.add(self._draft_path(session))
+
+    # ---- posts
+
+    def post(
+        self, session: str, text: str, parts: tuple[api.Part, ...], chips: tuple[Chip, ...], order: float
+    ) -> Unsent:
+        """Move a draft to the posts on their way: it is in the history, and no longer in the composer."""
+        made = Unsent(uuid.uuid4().hex, session, text, parts, chips, order)
+        self._unsent[made.key] = made
+        self._changed.add(self._unsent_path(made.key))
+        history = self.draft(session).history
+        if text.strip() and (not history or history[-1] != text):
+            history = (*history, text)[-HISTORY:]
+        self._keep(session, Draft(history=history))
+        return made
+
+    def sent(self, key: str) -> None:
+        """A post has arrived, or was given back."""
+        if self._unsent.pop(key, None) is not None:
+            self._changed.add(self._unsent_path(key))
+
+    def unsent(self, session: str = "") -> list[Unsent]:
+        """Posts that have not arrived, in the order in which they were made."""
+        found = [post for post in self._unsent.values() if not session or post.session == session]
+        return sorted(found, key=lambda post: post.order)
+
+    # ---- preferences
+
+    def prefer(self, prefs: Prefs) -> None:
+        if prefs != self.prefs:
+            self.prefs = prefs
+            self._changed.add(self._prefs_path)
+
+    # ---- files
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to save."""
+        return bool(self._changed)
+
+    def save(self) -> None:
+        """Write what changed, each file in one step and for its owner alone. What fails is in `complaint`."""
+        changed, self._changed = self._changed, set()
+        try:
+            for path in changed:
+                self._save(path)
+            self.complaint = ""
+        except OSError as error:
+            self._changed |= changed
+            self.complaint = f"drafts cannot be kept in {self.folder}: {error.strerror}"
+
+    def _save(self, path: Path) -> None:
+        value: Struct | None
+        if path == self._prefs_path:
+            value = self.prefs
+        elif path.parent.name == "drafts":
+            draft = self._drafts.get(path.stem)
+            value = draft if draft != Draft() else None
+        else:
+            value = self._unsent.get(path.stem)
+        if value is None:
+            path.unlink(missing_ok=True)
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = path.with_suffix(f".{uuid.uuid4().hex}.new")
+        fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with open(fd, "wb") as file:
+                file.write(msgspec.json.encode(value))
+            made.replace(path)
+        except OSError:
+            made.unlink(missing_ok=True)
+            raise
+
+    @property
+    def _prefs_path(self) -> Path:
+        return self.folder / "prefs.json"
+
+    def _draft_path(self, session: str) -> Path:
+        return self.folder / "drafts" / f"{session}.json"
+
+    def _unsent_path(self, key: str) -> Path:
+        return self.folder / "unsent" / f"{key}.json"
+
+    def _load(self) -> None:
+        """What was kept; a file that does not read is passed over."""
+        self.prefs = _read(self._prefs_path, Prefs) or Prefs()
+        drafts = sorted(self.folder.glob("drafts/*.json"), key=_changed_at)
+        for path in drafts[:-KEPT]:
+            path.unlink(missing_ok=True)
+        for path in drafts[-KEPT:]:
+            if (draft := _read(path, Draft)) is not None:
+                self._drafts[path.stem] = draft
+        for path in self.folder.glob("unsent/*.json"):
+            if (unsent := _read(path, Unsent)) is not None and unsent.key == path.stem:
+                self._unsent[unsent.key] = unsent
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None

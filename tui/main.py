@@ -1,0 +1,92 @@
+"""Run the terminal UI on one daemon, from plain values; what cannot be used is a sentence before anything is drawn."""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from textual.theme import BUILTIN_THEMES
+
+from daemon.client import Client
+from tui import keymap, places
+from tui.app import Given, OutriderApp
+from tui.desk import Desk
+
+LAST: Final = 0.2  # seconds a thread has to end when the person has quit
+
+
+class BadSettings(ValueError):
+    """`[tui]` of outrider.toml cannot be used; the message names the key and what there is."""
+
+
+def run(
+    client: Client,
+    *,
+    where: str,
+    here: bool,
+    state: Path,
+    cwd: str,
+    start: Callable[[], Awaitable[None]] | None,
+    theme: str,
+    keys: Mapping[str, str | tuple[str, ...]],
+) -> int:
+    """Show the daemon that `client` asks until the person quits; returns the exit code.
+
+    `where`: the daemon for people; `here`: it is on this machine. `state`: the folder for drafts. `start` starts a
+    daemon here. `keys`: ids of bindings and their keys, `''` or none for none. Raises BadSettings.
+    """
+    given = Given(where, here, cwd, start, _theme(theme), _keys(keys))
+    desk = Desk(state, where)
+    try:
+        code = asyncio.run(_run(client, desk, given))
+    finally:
+        desk.save()
+    if desk.complaint:
+        print(f"outrider: {desk.complaint}", file=sys.stderr)  # noqa: T201 - the screen is gone
+    _leave(code)
+    return code
+
+
+async def _run(client: Client, desk: Desk, given: Given) -> int:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(_Impatient())
+    async with client:
+        app = OutriderApp(client, desk, given)
+        await app.run_async()
+        return app.return_code or 0
+
+
+def _theme(name: str) -> str:
+    if name and name not in BUILTIN_THEMES:
+        raise BadSettings(f"tui.theme: there is no {name!r}; there are {', '.join(BUILTIN_THEMES)}")
+    return name
+
+
+def _keys(keys: Mapping[str, str | tuple[str, ...]]) -> dict[str, str]:
+    try:
+        return keymap.checked(keys, places.places())
+    except keymap.BadKeys as error:
+        raise BadSettings(str(error)) from error
+
+
+class _Impatient(ThreadPoolExecutor):
+    """Never waits for its threads: a name that is being looked up must not keep a person who quits."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=True)
+
+
+def _leave(code: int) -> None:
+    """End the process here where a thread still waits for the network: Python's own end would wait for it."""
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    for thread in others:
+        if not thread.daemon:
+            thread.join(LAST)
+    if any(thread.is_alive() and not thread.daemon for thread in others):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

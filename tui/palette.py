@@ -1,0 +1,96 @@
+"""The command palette: every action that can be done now, every session to go to, every theme."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from textual.binding import Binding
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.dom import DOMNode
+from textual.theme import BUILTIN_THEMES
+
+from daemon.plain import line
+from tui import keymap, words
+
+if TYPE_CHECKING:
+    from tui.app import OutriderApp
+
+OFFERED: Final = 8  # sessions that are offered before anything is typed
+HIDDEN: Final = frozenset({"app.palette"})  # it is open
+
+
+class _Ours(Provider):
+    @property
+    def outrider(self) -> "OutriderApp":
+        return cast("OutriderApp", self.app)
+
+    def _hits(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
+        """(what it is called, more about it, what does it), each."""
+        raise NotImplementedError
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for name, more, run in self._hits():
+            if (score := matcher.match(name)) > 0:
+                yield Hit(score, matcher.highlight(name), run, text=name, help=more)
+
+
+class Actions(_Ours):
+    """What keys do here, with the keys; also what they do in parts of the screen that have no focus now."""
+
+    async def discover(self) -> Hits:
+        for name, more, run in self._hits():
+            yield DiscoveryHit(name, run, text=name, help=more)
+
+    def _hits(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
+        nodes: list[DOMNode] = [self.screen, *self.screen.query("*"), self.app]
+        if self.focused is not None:
+            nodes = [self.focused, *(node for node in nodes if node is not self.focused)]
+        keys = self.outrider.given.keys
+        seen: set[str] = set()
+        for node in nodes:
+            for binding in keymap.of(type(node).BINDINGS):
+                id = binding.id or ""
+                if id in seen | HIDDEN or not self._enabled(node, binding):
+                    continue
+                seen.add(id)
+                wanted = keys.get(id, binding.key)
+                shown = "" if wanted == keymap.REMOVED else "  ".join(map(keymap.display, wanted.split(",")))
+                yield (
+                    binding.description,
+                    f"{shown or 'no key'} · {id}",
+                    partial(self._run, node, binding.action),
+                )
+
+    def _enabled(self, node: DOMNode, binding: Binding) -> bool:
+        name = binding.action.partition("(")[0].rpartition(".")[2]
+        return bool(node.check_action(name, ()))
+
+    async def _run(self, node: DOMNode, action: str) -> None:
+        await self.app.run_action(action, node)
+
+
+class Sessions(_Ours):
+    """`go to session …`."""
+
+    async def discover(self) -> Hits:
+        for at, (name, more, run) in enumerate(self._hits()):
+            if at == OFFERED:
+                break
+            yield DiscoveryHit(name, run, text=name, help=more)
+
+    def _hits(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
+        for info in self.outrider.roster.rows():
+            name = f"go to session {line(words.title(info), 80)}"
+            yield name, f"{info.status} · {info.id}", partial(self.outrider.open_session, info.id)
+
+
+class Themes(_Ours):
+    """`theme …`: it is remembered."""
+
+    def _hits(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
+        for name in BUILTIN_THEMES:
+            yield f"theme {name}", "colours", partial(setattr, self.app, "theme", name)
+
+
+PROVIDERS: Final[tuple[type[Provider], ...]] = (Actions, Sessions, Themes)

@@ -1,0 +1,99 @@
+"""What Textual 8.2.8 gets wrong for us, put right in one place; another version is left as it is."""
+
+import codecs
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import textual
+from textual import _xterm_parser, events
+from textual.app import App
+from textual.drivers import linux_driver
+from textual.message import Message
+
+VERSION: Final = "8.2.8"  # pinned in pyproject.toml; look at each patch again with the next one
+INSTALLED: Final[str] = textual.__version__  # read from a file: not in the loop
+HELD: Final = 64  # characters of a report's beginning that wait for its end in the next read
+
+# xterm's and tmux's way to write a key with modifiers: CSI 27 ; modifiers ; character ~
+_OTHER_KEY: Final = re.compile(r"\x1b\[27;(\d+);(\d+)~")
+# What a terminal answers to questions, here of programs that ran before: colours, its name, what it can do.
+_REPORT: Final = re.compile(
+    r"\x1b\]\d{1,4};[^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[P_^X][^\x07\x1b]*\x1b\\|\x1b\[[?>=][\d;:]*[A-Za-z]"
+)
+_REPORT_BEGUN: Final = re.compile(r"\x1b(?:\]\d{1,4};|[P_^X])[^\x07\x1b]*\x1b?\Z|\x1b\[[?>=][\d;:]*\Z")
+
+_patched = False
+
+
+def apply() -> bool:
+    """Put them in, once; whether they are in: not for another version of Textual."""
+    global _patched
+    if not _patched and INSTALLED == VERSION:
+        _tolerate_any_bytes()
+        _know_modified_keys()
+        _drop_reports()
+        _patched = True
+    return _patched
+
+
+def _tolerate_any_bytes() -> None:
+    """One byte that is not UTF-8 ends the thread that reads the keyboard: https://github.com/Textualize/textual/issues/6456"""
+
+    def tolerant(encoding: str) -> Callable[[], codecs.IncrementalDecoder]:
+        made = codecs.getincrementaldecoder(encoding)
+        return lambda: made(errors="replace")
+
+    linux_driver.getincrementaldecoder = tolerant  # type: ignore[attr-defined, assignment]
+
+
+def _know_modified_keys() -> None:
+    """`ESC CR` arrives as enter, and so would send a half-written message; `CSI 27;2;13~` as a key `shift+\\r`.
+
+    The first is how a legacy terminal writes alt+enter, the second xterm's modifyOtherKeys and tmux's extended-keys.
+    """
+    original = _xterm_parser.XTermParser._sequence_to_key_events
+
+    def known(self: Any, sequence: str, alt: bool = False) -> Iterable[events.Key]:
+        if alt and sequence in ("\r", "\n"):
+            return [events.Key("alt+enter", None)]
+        if found := _OTHER_KEY.fullmatch(sequence):
+            sequence = f"\x1b[{found[2]};{found[1]}u"
+        return original(self, sequence, alt)
+
+    _xterm_parser.XTermParser._sequence_to_key_events = known  # type: ignore[method-assign]
+
+
+def _drop_reports() -> None:
+    """A terminal's answer that nobody waits for is typed into whatever has the focus, character by character."""
+    original = _xterm_parser.XTermParser.feed
+
+    def feed(self: Any, data: str) -> Iterable[Message]:
+        if not data:
+            return original(self, data)  # the end of all input
+        text: str = getattr(self, "_held_report", "") + data
+        self._held_report = ""
+        text = _REPORT.sub("", text)
+        if (begun := _REPORT_BEGUN.search(text)) and len(begun[0]) <= HELD:
+            self._held_report, text = begun[0], text[: begun.start()]
+        return original(self, text) if text else ()
+
+    _xterm_parser.XTermParser.feed = feed  # type: ignore[method-assign]
+
+
+def ask_for_keys(app: App[Any]) -> None:
+    """Ask for modified keys the xterm way too: tmux knows no other. A terminal that does not know it passes over it."""
+    _write(app, "\x1b[>4;1m\x1b[22;2t")
+
+
+def set_title(app: App[Any], title: str) -> None:
+    """The terminal's title; empty gives the one from before back, with the keys as they were."""
+    _write(app, f"\x1b]2;{title}\x07" if title else "\x1b[>4m\x1b[23;2t")
+
+
+def _write(app: App[Any], text: str) -> None:
+    """What Textual has no word for, to the terminal itself; nothing where there is none."""
+    driver = app._driver
+    if driver is not None and not app.is_headless and not app.is_web:
+        driver.write(text)
+        driver.flush()

@@ -1,0 +1,293 @@
+"""One session: its head, its log, and the composer; or the list of sessions beside them."""
+
+import asyncio
+from contextlib import aclosing
+from typing import ClassVar, Final, assert_never
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.css.query import NoMatches
+from textual.timer import Timer
+from textual.widgets import Footer, Static
+
+from daemon.client import Back, Followed, Lost, Unreachable
+from daemon.plain import line, seconds
+from daemon.protocol import api
+from daemon.protocol.records import Record
+from tui import attach
+from tui.desk import Chip
+from tui.keymap import key
+from tui.log import messages as log
+from tui.log.logview import LogView
+from tui.messages import OutboxChanged, Returned, RosterChanged
+from tui.roster import OVER
+from tui.screens.base import DaemonScreen
+from tui.widgets.banner import Banner
+from tui.widgets.composer import Composer
+from tui.widgets.header import SessionHeader
+from tui.widgets.table import SessionTable
+
+KEEP: Final = 0.5  # seconds of writing after which a draft is kept
+AGAIN: Final = 1.0  # seconds until a daemon that was just there is asked again
+SIDE: Final = 90  # columns from which the list can stand beside a session
+
+
+class SessionScreen(DaemonScreen):
+    """The session `session`. It follows it as long as it is there."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key("session.compose", "i", "compose", "Write", show=True),
+        key("session.stop", "ctrl+x", "stop", "Stop", show=True),
+        key("session.retry", "ctrl+r", "retry", "Retry", show=True),
+        key("session.fork", "ctrl+f", "fork", "Copy all of it"),
+        key("session.end", "f8", "end", "End for good"),
+        key("session.side", "ctrl+b", "side", "List beside it"),
+        key("session.back", "escape,q", "app.sessions", "Sessions", show=True),
+    ]
+
+    def __init__(self, session: str) -> None:
+        super().__init__()
+        self.session = session
+        self._note = ""
+        self._more = ""  # records that came below what is shown
+        self._posting = False
+        self._keeping: Timer | None = None  # the draft is about to be kept
+        self._failed = False  # the log could not be read
+
+    def compose(self) -> ComposeResult:
+        with Horizontal():
+            yield SessionTable(self.outrider.row, self.outrider.now, head=False, id="side")
+            with Vertical():
+                yield SessionHeader(id="head")
+                yield Banner(id="banner")
+                yield LogView(id="log")
+                yield Static("", id="sending", markup=False)
+                yield Static("", id="chips", markup=False)
+                yield Composer(id="composer")
+        yield Footer(compact=True, show_command_palette=False)
+
+    @property
+    def composer(self) -> Composer:
+        return self.query_one(Composer)
+
+    @property
+    def log_view(self) -> LogView:
+        return self.query_one("#log", LogView)
+
+    def on_mount(self) -> None:
+        draft = self.outrider.desk.draft(self.session)
+        self.composer.put(draft.text, draft.chips, draft.history)
+        self.composer.focus()
+        self.query_one("#sending").display = self.query_one("#chips").display = False
+        self._show()
+        self._show_sending()
+        self.run_worker(self.outrider.guarded(self._follow()), group="follow", exit_on_error=False)
+
+    # ---- what comes
+
+    async def _follow(self) -> None:
+        app = self.outrider
+        info = await self._info()
+        app.roster.take(info)
+        self._show()
+        self.log_view.open(info.id, app.client, info.n)
+        async with aclosing(app.client.follow(info.id, info.n, deltas=True)) as events:
+            async for event in events:
+                self._take(event)
+
+    async def _info(self) -> api.Info:
+        """The session as it stands, once a daemon is there."""
+        while True:
+            await self.outrider.linked.wait()
+            try:
+                return await self.outrider.client.info(self.session)
+            except Unreachable:
+                await asyncio.sleep(AGAIN)
+
+    def _take(self, event: Followed) -> None:
+        self.log_view.feed(event)
+        match event:
+            case api.RetryEvent():
+                wait = f"in {seconds(event.wait)}" if event.wait else "now"
+                self._say(f"{event.why}: trying again {wait}, try {event.attempt}")
+            case Record() | api.Restart() | api.Delta():
+                self._say("")
+            case Lost() | Back():
+                pass
+            case _:
+                assert_never(event)
+
+    def _say(self, note: str) -> None:
+        if note != self._note:
+            self._note = line(note)
+            self._show()
+
+    def on_roster_changed(self, event: RosterChanged) -> None:
+        if not self.is_current:
+            return
+        if self._failed and not self.outrider.lost:
+            self._failed = False
+            self.log_view.reload()
+        self._show()
+        side = self.query_one("#side", SessionTable)
+        if side.display:
+            ids = tuple(info.id for info in self.outrider.roster.rows())
+            if ids != side.ids:
+                side.show(ids)
+            else:
+                side.touch(event.ids)
+
+    def on_screen_resume(self) -> None:
+        self._show()
+
+    def on_resize(self) -> None:
+        self._show_side()
+
+    def _show(self) -> None:
+        app = self.outrider
+        try:
+            self.query_one(Banner).tell(app.lost)
+            if self.session in app.roster.infos:
+                row = app.row(self.session)
+                self.query_one(SessionHeader).show(row, self._note or self._more)
+                over = row.info.status in OVER
+                self.composer.read_only = over
+                self.composer.placeholder = (
+                    f"it is {row.info.status}; ctrl+f makes a copy that can go on"
+                    if over
+                    else "write a message"
+                )
+        except NoMatches:  # not composed yet, or no longer
+            return
+
+    def _show_side(self) -> None:
+        side = self.query_one("#side", SessionTable)
+        side.display = self.outrider.side and self.size.width >= SIDE
+        if side.display:
+            side.show([info.id for info in self.outrider.roster.rows()])
+            side.cursor = self.session
+
+    # ---- the log's words
+
+    def on_fork(self, event: log.Fork) -> None:
+        self.outrider.fork(self.session, event.n, event.text)
+
+    def on_zoom(self) -> None:
+        self.toggle_class("zoomed")
+
+    def on_copied(self, event: log.Copied) -> None:
+        self.outrider.tell(event.said, bad=not event.sure)
+
+    def on_said(self, event: log.Said) -> None:
+        self.outrider.tell(event.text)
+
+    def on_failed(self, event: log.Failed) -> None:
+        self._failed = True
+        self.outrider.tell(event.why, bad=True)
+
+    def on_moved(self, event: log.Moved) -> None:
+        self._more = f"{event.new} new ↓" if event.new and not event.follow else ""
+        self._show()
+
+    def on_session_table_opened(self, event: SessionTable.Opened) -> None:
+        self.outrider.open_session(event.session)
+
+    # ---- the composer's words
+
+    def on_text_area_changed(self) -> None:
+        if self._keeping is None:
+            self._keeping = self.set_timer(KEEP, self._keep)
+
+    def on_composer_attached(self) -> None:
+        chips = self.composer.chips
+        shown = self.query_one("#chips", Static)
+        shown.display = bool(chips)
+        shown.update("\n".join(f"[{at}] {line(chip.name)}" for at, chip in enumerate(chips, 1)))
+        self._keep()
+
+    def _keep(self) -> None:
+        """The draft as it is now; it is written a little later."""
+        self._keeping = None
+        if self.is_attached and not self._posting:
+            self.outrider.desk.write(self.session, self.composer.text, self.composer.chips)
+            self.outrider.keep()
+
+    def on_composer_sent(self) -> None:
+        if not self._posting and not self.composer.read_only:
+            self._posting = True
+            self.outrider.work(self._post(self.composer.text, self.composer.chips), "post")
+
+    async def _post(self, text: str, chips: tuple[Chip, ...]) -> None:
+        """Read what is attached, and hand all to the outbox; what cannot be posted stays where it is."""
+        app = self.outrider
+        try:
+            parts = await asyncio.to_thread(attach.parts, text, chips)
+            if parts:
+                app.desk.write(self.session, text, chips)
+                app.post(self.session, text, parts)
+                typed = self.composer.text
+                rest = typed.removeprefix(text) if typed.startswith(text) else typed
+                self.composer.put(rest, (), app.desk.draft(self.session).history)
+        except attach.NotPostable as error:
+            app.tell(str(error), bad=True)
+        finally:
+            self._posting = False
+            self._keep()
+
+    def on_outbox_changed(self, event: OutboxChanged) -> None:
+        if event.session == self.session:
+            self._show_sending()
+
+    def on_returned(self, event: Returned) -> None:
+        if event.session == self.session:
+            draft = self.outrider.desk.draft(self.session)
+            self.composer.put(draft.text, draft.chips, draft.history)
+
+    def _show_sending(self) -> None:
+        posts = self.outrider.desk.unsent(self.session)
+        how = "waits for the daemon" if self.outrider.lost else "on its way"
+        shown = self.query_one("#sending", Static)
+        shown.display = bool(posts)
+        shown.update("\n".join(f"↑ {how}: {line(post.text or 'attachments', 100)}" for post in posts))
+
+    def on_composer_left(self) -> None:
+        self.log_view.focus()
+
+    def on_composer_tells(self, event: Composer.Tells) -> None:
+        self.outrider.tell(event.text, event.bad)
+
+    def on_composer_editor(self) -> None:
+        self.outrider.work(self._edit(), "editor", exclusive=True)
+
+    async def _edit(self) -> None:
+        composer = self.composer
+        text = await self.outrider.edited(composer.text)
+        composer.put(text, composer.chips, composer.posts)
+        composer.focus()
+
+    # ---- keys
+
+    def action_compose(self) -> None:
+        self.composer.focus()
+
+    def action_stop(self) -> None:
+        self.outrider.stop(self.session)
+
+    def action_retry(self) -> None:
+        self.outrider.retry(self.session)
+
+    def action_fork(self) -> None:
+        self.outrider.fork(self.session)
+
+    def action_end(self) -> None:
+        self.outrider.end(self.session)
+
+    def action_side(self) -> None:
+        app = self.outrider
+        if self.size.width < SIDE:
+            app.tell(f"the list beside a session needs {SIDE} columns")
+            return
+        app.side = not app.side
+        self._show_side()
+        (self.query_one("#side") if app.side else self.composer).focus()

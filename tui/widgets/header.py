@@ -1,0 +1,88 @@
+"""The head of a session: its status, title and model, its context and tokens, its workers and whether they are here."""
+
+from rich.cells import cell_len, set_cell_size
+from rich.style import Style
+from rich.text import Text
+from textual.widget import Widget
+
+from daemon.plain import line, tokens
+from daemon.protocol import api
+from tui import words
+from tui.widgets.table import Row
+
+BAR = 10  # cells of the context's bar
+
+
+class SessionHeader(Widget):
+    """Two lines. `show` gives it what it shows."""
+
+    COMPONENT_CLASSES = {
+        "header--title",
+        "header--dim",
+        "header--primary",
+        "header--success",
+        "header--warning",
+        "header--error",
+    }
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._row: Row | None = None
+        self._note = ""
+
+    def show(self, row: Row, note: str = "") -> None:
+        """`note`: what happens right now, at the right."""
+        if (row, note) != (self._row, self._note):
+            self._row, self._note = row, note
+            self.refresh()
+
+    def render(self) -> Text:
+        if self._row is None:
+            return Text("")
+        info, width = self._row.info, self.size.width
+        first, second = Text(), Text()
+        waiting = self._row.attention == "waiting"
+        colour = "warning" if waiting else words.COLOURS[info.status]
+        first.append(
+            f"{words.sign(info)} {'waiting' if waiting else info.status}", self._style(colour, bold=True)
+        )
+        model = line(info.config.model)
+        room = width - first.cell_len - cell_len(model) - 5
+        title = line(words.title(info))
+        if cell_len(title) > max(room, 4):
+            title = set_cell_size(title, max(room - 1, 3)).rstrip() + "…"
+        first.append("  ").append(title, self._style("title"))
+        if room >= 4:
+            first.append(" " * max(2, width - first.cell_len - cell_len(model)))
+            first.append(model, self._style("dim"))
+        self._facts(second, info, width)
+        return Text("\n").join([first, second])
+
+    def _facts(self, text: Text, info: api.Info, width: int) -> None:
+        assert self._row is not None
+        dim = self._style("dim")
+        share = words.share(info, self._row.limit)
+        text.append("context ", dim)
+        if self._row.limit:
+            strong = "error" if share > 0.9 else "warning" if share > 0.75 else "primary"
+            text.append(words.bar(share, BAR), self._style(strong)).append(" ")
+        text.append(words.context(info, self._row.limit))
+        used = info.usage
+        if width >= 70:
+            text.append(f"  {tokens(used.prompt)} in {tokens(used.output)} out", dim)
+        text.append("  ")
+        for ref in info.config.workers:
+            here = ref.name not in self._row.absent
+            text.append(f" {'✓' if here else '✗'} ", self._style("success" if here else "error"))
+            text.append(ref.name if here else f"{ref.name} is not here")
+            if ref.cwd and width >= 100:
+                text.append(f":{line(ref.cwd)}", dim)
+        if not info.config.workers:
+            text.append(" no worker", dim)
+        if self._note:
+            text.append(" " * max(2, width - text.cell_len - cell_len(self._note))).append(self._note, dim)
+        text.truncate(width, overflow="ellipsis")
+
+    def _style(self, name: str, bold: bool = False) -> Style:
+        style = self.get_component_rich_style(f"header--{name}", partial=True) if name else Style()
+        return style + Style(bold=True) if bold else style

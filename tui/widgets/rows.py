@@ -1,0 +1,102 @@
+"""A small table whose rows have names: what changes is drawn again, and the cursor stays on its row."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from msgspec import Struct
+from rich.text import Text
+from textual.binding import BindingType
+from textual.widgets import DataTable
+
+from tui.keymap import key
+from tui.workertext import Tone
+
+TONES: Final[dict[Tone, str]] = {
+    "": "rows--plain",
+    "good": "rows--good",
+    "bad": "rows--bad",
+    "warn": "rows--warn",
+    "dim": "rows--dim",
+}
+
+
+class Line(Struct, frozen=True):
+    """A row: its name, its cells, and how those of `tones` are meant, by their place."""
+
+    name: str
+    cells: tuple[str, ...]
+    tones: tuple[tuple[int, Tone], ...] = ()
+
+
+class Rows(DataTable[Text]):
+    """`head`: its columns. `show` gives it rows; nothing in a cell is markup."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key("rows.down", "j,down", "cursor_down", "Down"),
+        key("rows.up", "k,up", "cursor_up", "Up"),
+        key("rows.top", "g,home", "scroll_top", "First"),
+        key("rows.bottom", "G,end", "scroll_bottom", "Last"),
+    ]
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(TONES.values())
+    DEFAULT_CSS = """
+    Rows { height: auto; max-height: 60%; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1; }
+    Rows > .rows--good { color: $text-success; }
+    Rows > .rows--bad { color: $text-error; }
+    Rows > .rows--warn { color: $text-warning; }
+    Rows > .rows--dim { color: $text-muted; }
+    """
+
+    def __init__(self, head: Sequence[str], id: str | None = None) -> None:
+        super().__init__(id=id, cursor_type="row", zebra_stripes=False, cell_padding=1)
+        self._all = self._titles = tuple(head)
+        self._lines: tuple[Line, ...] = ()
+        self._theme = ""
+
+    def on_mount(self) -> None:
+        for title in self._titles:
+            self.add_column(title, key=title)
+
+    def show(self, lines: Sequence[Line], columns: int | None = None) -> None:
+        """These rows, in this order; of their cells the first `columns`."""
+        titles = self._all[:columns]
+        lines = tuple(Line(one.name, one.cells[: len(titles)], one.tones) for one in lines)
+        before = self._lines
+        if titles != self._titles:
+            name, before = self.named, ()
+            self.clear(columns=True)
+            self._titles = titles
+            for title in titles:
+                self.add_column(title, key=title)
+        elif lines == before and self._theme == self.app.theme:
+            return
+        else:
+            name = self.named
+        self._lines, self._theme = lines, self.app.theme
+        if lines and [one.name for one in lines] == [one.name for one in before]:
+            for one in lines:
+                for title, cell in zip(self._titles, self._texts(one), strict=True):
+                    self.update_cell(one.name, title, cell, update_width=True)
+            return
+        at = self.cursor_row
+        self.clear()
+        for one in lines:
+            self.add_row(*self._texts(one), key=one.name)
+        names = [one.name for one in lines]
+        if names:
+            self.move_cursor(
+                row=names.index(name) if name in names else min(at, len(names) - 1), animate=False
+            )
+
+    @property
+    def named(self) -> str:
+        """The name of the row that the cursor is on, empty where there is none."""
+        names = list(self.rows)
+        at = self.cursor_row
+        return (names[at].value or "") if 0 <= at < len(names) else ""
+
+    def _texts(self, one: Line) -> list[Text]:
+        tones = dict(one.tones)
+        return [
+            Text(cell, self.get_component_rich_style(TONES[tones.get(at, "")], partial=True))
+            for at, cell in enumerate(one.cells)
+        ]
