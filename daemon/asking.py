@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 
 from daemon.protocol import api
+from daemon.tunnel import Tunnel, TunnelError
 
 CONNECT: Final = 10.0  # seconds to connect
 ANSWER: Final = (
@@ -43,7 +44,8 @@ class Cut(Unreachable):
 
 
 class Asker:
-    """A way to one daemon: a Unix socket's path or an http(s) URL, with a key. Opens nothing before the first request.
+    """A way to one daemon: a Unix socket's path or an http(s) or ssh URL, with a key. Opens nothing before the first
+    request.
 
     `ca`: a PEM file of the only authorities that https is to trust. `fingerprint`: the SHA-256 of the one certificate
     it is to trust, in hex; no name in it is looked at then. Raises ValueError for what cannot be.
@@ -56,14 +58,17 @@ class Asker:
         self._fingerprint = _digest(fingerprint) if fingerprint else b""
         self._http: aiohttp.ClientSession | None = None
         self._opening = asyncio.Lock()
+        self._tunnel: Tunnel | None = None
         scheme = urlsplit(self.where).scheme
         if scheme in ("http", "https"):
             self._socket, self._base = "", self.where.rstrip("/")
         elif scheme in ("", "unix"):
             self._socket, self._base = self.where.removeprefix("unix://").removeprefix("unix:"), BASE
+        elif scheme == "ssh":
+            self._tunnel, self._socket, self._base = Tunnel(self.where), "", BASE
         else:
             raise ValueError(
-                f"{self.where}: give a Unix socket's path, or a URL that begins with http:// or https://"
+                f"{self.where}: give a Unix socket's path, or a URL that begins with http://, https:// or ssh://"
             )
         if (ca or fingerprint) and scheme != "https":
             raise ValueError(
@@ -77,6 +82,21 @@ class Asker:
         if self._http is not None:
             await self._http.close()
             self._http = None
+        if self._tunnel is not None:
+            await self._tunnel.close()
+
+    async def sign_in(self) -> None:
+        """Where ssh leads to the daemon, let it ask the person now, and never again. Raises Unreachable."""
+        if self._tunnel is not None:
+            await self._through(self._tunnel)
+            self._tunnel.quiet = True
+
+    async def _through(self, tunnel: Tunnel) -> str:
+        try:
+            await tunnel.open()
+        except TunnelError as error:
+            raise Unreachable(str(error)) from error
+        return tunnel.socket
 
     @asynccontextmanager
     async def request(
@@ -118,11 +138,17 @@ class Asker:
             raise ApiFailure(502, f"{self.where} does not speak as a daemon does: {error.message}") from error
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             silent = isinstance(error, TimeoutError)
+            if self._tunnel is not None and not silent:
+                raise Cut(f"no daemon answers at {self.where}, or the connection was lost") from error
             why = f"was silent for {silence:g} s" if silent else "was lost in the middle of a request"
             raise Cut(f"the connection to {self.where} {why}") from error
 
     async def _opened(self) -> aiohttp.ClientSession:
         async with self._opening:
+            if self._tunnel is not None and (there := await self._through(self._tunnel)) != self._socket:
+                if self._http is not None:
+                    await self._http.close()  # through an ssh that has ended
+                self._socket, self._http = there, None
             if self._http is None:
                 trust: ssl.SSLContext | aiohttp.Fingerprint | bool = True
                 if self._fingerprint:
@@ -152,7 +178,7 @@ class Asker:
         if isinstance(error, aiohttp.ClientConnectorSSLError):
             return f"{self.where} does not answer with TLS; if that is right, write http://"
         cause = getattr(error, "os_error", None) or error
-        if not self._socket:
+        if not self._socket or self._tunnel is not None:
             return f"cannot connect to {self.where}: {_reason(cause)}"
         match cause:
             case FileNotFoundError():

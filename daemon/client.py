@@ -56,7 +56,7 @@ Watched = api.State | api.Info | api.Workers | Lost | Back
 
 
 class Client:
-    """One daemon, at a Unix socket's path or an http(s) URL (with a key). A context manager; nothing runs in between.
+    """One daemon, at a Unix socket's path, an http(s) URL (with a key) or an ssh one. A context manager.
 
     `ca`, `fingerprint`: what https trusts, see Asker. Every call raises ApiFailure for a refusal and Unreachable where
     no daemon answers.
@@ -92,6 +92,13 @@ class Client:
     async def close(self) -> None:
         """Close every connection."""
         await self._asker.close()
+
+    async def sign_in(self) -> None:
+        """Where ssh leads to the daemon, open that way now: it may ask the person, and will not later.
+
+        It needs no loop of its own: the client can be used in another one. Raises Unreachable.
+        """
+        await self._asker.sign_in()
 
     # ---- calls
 

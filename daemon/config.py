@@ -9,10 +9,11 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from daemon import allowance, meshtable, strict
+from daemon import allowance, meshtable, strict, tuitable
 from daemon.allowance import Allowance
 from daemon.meshtable import MeshTable
 from daemon.strict import ConfigError as ConfigError
+from daemon.tuitable import TuiTable
 
 SYSTEM_FILE: Final = Path("/etc/outrider/outrider.toml")
 STORED: Final = "providers.toml"  # in the data folder: providers that were set while a daemon ran
@@ -76,7 +77,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     `model` is the default of new sessions, empty when none is named. `stored` and `written` are what `providers` is
     made of: the data folder's own tables and those of outrider.toml, which go first. `insecure`: addresses that are
     not loopback may go without TLS. `grace`: seconds that a call waits for a worker that is gone. `worker`: what the
-    local worker allows. `mesh`: how other machines join. `warnings`: lines for the operator.
+    local worker allows. `mesh`: how other machines join. `tui`: the terminal UI's theme and keys. `warnings`:
+    lines for the operator.
     """
 
     data: Path
@@ -90,6 +92,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     grace: float
     worker: Allowance
     mesh: MeshTable
+    tui: TuiTable
     providers: Mapping[str, ProviderEntry]
     stored: Mapping[str, Any]
     written: Mapping[str, Any]
@@ -124,6 +127,7 @@ _SECTIONS: Final[Mapping[str, type[Struct]]] = {
     "rehearsal": _Rehearsal,
     "worker": Allowance,
     "mesh": MeshTable,
+    "tui": TuiTable,
 }
 
 
@@ -166,6 +170,7 @@ def load(
         grace=daemon.grace,
         worker=_allowance(tables),
         mesh=_mesh(tables),
+        tui=_tui(tables),
         providers=providers(stored, written, environ, warnings),
         stored=stored,
         written=written,
@@ -206,6 +211,12 @@ def workers_folder(environ: Mapping[str, str]) -> Path:
     """Where the workers that are started by hand have their scratch folders, one a name."""
     home = Path(environ.get("HOME") or Path.home())
     return _xdg(environ, "XDG_STATE_HOME", home / ".local/state") / "outrider/workers"
+
+
+def tui_folder(environ: Mapping[str, str]) -> Path:
+    """Where the terminal UI keeps drafts and what was not sent."""
+    home = Path(environ.get("HOME") or Path.home())
+    return _xdg(environ, "XDG_STATE_HOME", home / ".local/state") / "outrider/tui"
 
 
 def address(text: str) -> Address:
@@ -275,6 +286,13 @@ def _mesh(tables: Mapping[str, Any]) -> MeshTable:
     try:
         return meshtable.checked(msgspec.convert(tables.get("mesh", {}), MeshTable))
     except meshtable.MeshTableError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _tui(tables: Mapping[str, Any]) -> TuiTable:
+    try:
+        return tuitable.checked(msgspec.convert(tables.get("tui", {}), TuiTable))
+    except tuitable.TuiTableError as error:
         raise ConfigError(str(error)) from error
 
 

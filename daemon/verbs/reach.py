@@ -14,7 +14,7 @@ import click
 import msgspec
 from msgspec import Struct
 
-from daemon import config
+from daemon import config, tunnel
 from daemon.client import Client, Unreachable
 from daemon.plain import line, safe, safe_json
 from daemon.protocol import api
@@ -74,7 +74,8 @@ def where(socket: str, url: str, environ: Mapping[str, str]) -> Where:
     if url:
         if not _is_address(url):
             raise VerbError(
-                f"{line(url)} is not a URL of a daemon: write http://HOST:PORT or unix:/PATH", USAGE
+                f"{line(url)} is not a URL of a daemon: write http://HOST:PORT, ssh://HOST or unix:/PATH",
+                USAGE,
             )
         key, ca, fingerprint = (environ.get(f"OUTRIDER_{name}", "") for name in ("KEY", "CA", "FINGERPRINT"))
         return Where(None, url, key, ca, fingerprint, command)
@@ -84,6 +85,9 @@ def where(socket: str, url: str, environ: Mapping[str, str]) -> Where:
 
 def _is_address(url: str) -> bool:
     try:
+        if url.startswith("ssh://"):
+            tunnel.parse(url)
+            return True
         parts = urlsplit(url)
         plain = url.isprintable() and " " not in url and parts.port != 0
     except ValueError:  # a port that is none, brackets that do not close
@@ -91,16 +95,21 @@ def _is_address(url: str) -> bool:
     return plain and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
+def client(place: Where) -> Client:
+    """A client of the daemon at `place`, which has asked nothing yet. Raises VerbError."""
+    try:
+        return Client(place.socket or place.url, place.key, ca=place.ca, fingerprint=place.fingerprint)
+    except ValueError as error:
+        raise VerbError(f"OUTRIDER_CA, OUTRIDER_FINGERPRINT: {error}", USAGE) from error
+
+
 @asynccontextmanager
 async def connect(place: Where) -> AsyncIterator[Client]:
     """A client of the daemon at `place`. Raises VerbError when none answers."""
+    made = client(place)
     try:
-        client = Client(place.socket or place.url, place.key, ca=place.ca, fingerprint=place.fingerprint)
-    except ValueError as error:
-        raise VerbError(f"OUTRIDER_CA, OUTRIDER_FINGERPRINT: {error}", USAGE) from error
-    try:
-        async with client:
-            yield client
+        async with made:
+            yield made
     except Unreachable as error:
         said = safe(str(error))
         if place.here:

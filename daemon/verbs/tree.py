@@ -1,5 +1,6 @@
 """All verbs, and the page of help that groups them by what one wants to do."""
 
+import os
 from typing import Final
 
 import click
@@ -42,12 +43,16 @@ def _release(ctx: click.Context, _: click.Parameter, given: bool) -> None:
 
 @click.group(
     cls=Tree,
+    invoke_without_command=True,
     subcommand_metavar="VERB …",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
 )
 @click.option("--socket", default="", metavar="PATH", help="The daemon's Unix socket.")
 @click.option(
-    "--url", default="", metavar="URL", help="The daemon's URL; also OUTRIDER_URL (key: OUTRIDER_KEY)."
+    "--url",
+    default="",
+    metavar="URL",
+    help="Its URL, https:// or ssh://; also OUTRIDER_URL (key: OUTRIDER_KEY).",
 )
 @click.option(
     "--version",
@@ -58,15 +63,24 @@ def _release(ctx: click.Context, _: click.Parameter, given: bool) -> None:
     help="Show the release and exit.",
 )
 @click.pass_context
-def outrider(ctx: click.Context, socket: str, url: str) -> None:
+def outrider(ctx: click.Context, socket: str, url: str) -> int | None:
     """Outrider: durable agent sessions that run code on your machines.
 
-    A daemon keeps the sessions; the verbs here start it and talk to it. An ID is a session's id, or as much of
+    Without a verb, on a terminal, the sessions are shown full-screen. A daemon keeps them; the verbs here start it and
+    talk to it. An ID is a session's id, or as much of
     its beginning as is unique. `outrider VERB -h` says more about a verb.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by the daemon, 4 daemon not reachable, 130 interrupted.
     """
     ctx.obj = (socket, url)
+    if ctx.invoked_subcommand is not None:
+        return None
+    from daemon.verbs import screen
+
+    if screen.wanted():
+        return screen.show(socket, url, os.environ)
+    click.echo(ctx.get_help())
+    return None
 
 
 for module in (daemons, talking, sessions, setup, working):

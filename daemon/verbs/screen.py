@@ -1,0 +1,67 @@
+"""Show the terminal UI on the daemon that the command line names."""
+
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from daemon import config
+from daemon.client import Unreachable
+from daemon.plain import safe
+from daemon.verbs import reach
+from daemon.verbs.paint import is_terminal
+from daemon.verbs.reach import UNREACHABLE, USAGE, VerbError
+
+UI = "tui.main"  # by its name: the daemon imports none of it, and no other verb pays for it
+
+
+def wanted() -> bool:
+    """Whether there is a terminal to show it on."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stdout)
+
+
+def show(socket: str, url: str, environ: Mapping[str, str]) -> int:
+    """Show it until the person quits."""
+    place = reach.where(socket, url, environ)
+    settings = config.load(environ)
+    ui: Any = importlib.import_module(UI)
+    client = reach.client(place)
+    try:
+        asyncio.run(client.sign_in())
+    except Unreachable as error:
+        raise VerbError(safe(str(error)), UNREACHABLE) from error
+    try:
+        code = ui.run(
+            client,
+            where=str(place.socket or place.url),
+            here=place.here,
+            state=config.tui_folder(environ),
+            cwd=os.getcwd(),
+            start=(lambda: _start(socket)) if place.here else None,
+            theme=settings.tui.theme,
+            keys=settings.tui.keys,
+        )
+    except ui.BadSettings as error:
+        raise VerbError(safe(str(error)), USAGE) from error
+    return int(code)
+
+
+async def _start(socket: str) -> None:
+    """`outrider up` in a process of its own. Raises Unreachable with what it complained of."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        "-m",
+        "daemon.cli",
+        *(["--socket", socket] if socket else []),
+        "up",
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    _, said = await process.communicate()
+    if process.returncode:
+        raise Unreachable(said.decode(errors="replace").removeprefix(reach.COMPLAINT).strip())
