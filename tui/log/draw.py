@@ -14,6 +14,7 @@ PROSE: Final = 110  # columns of words: longer lines are hard to read
 RESULT_LINES: Final = 12  # of a result that went well, above which it is folded
 FAILED_LINES: Final = 40  # of one that did not
 CODE_LINES: Final = 40  # of a call
+SPARE: Final = 20  # rows over the limit that are not worth a note
 LIVE_LINES: Final = 12  # of what streams in, where its end says most
 NUMBERED: Final = 46  # columns from which on a title has its number, with the time from TIMED on
 TIMED: Final = 60
@@ -108,15 +109,14 @@ def _right(item: Item, columns: int, zone: tzinfo | None) -> str:
 
 def _body(item: Item, columns: int, state: State) -> list[Row]:
     if item.media:
-        return [
-            Row((_INDENT, (f"▣ {clean(item.media)}, {size(item.size)} · v opens it outside", "picture")), 2)
-        ]
+        text = f"▣ {clean(item.media)}, {size(item.size)} · v opens it outside"
+        return [_note(text, "picture", columns)]
     if not item.body:
         return []
     start, note, end = clip(item.body, MAX_LINES, MAX_CHARS)
     found = _text(item, start, columns, state)
     if note:
-        found += [Row((_INDENT, (f"… {note} · v: all", "hint")), 2), *_text(item, end, columns, state)]
+        found += [_note(f"… {note} · v: all", "hint", columns), *_text(item, end, columns, state)]
     return found
 
 
@@ -154,12 +154,16 @@ def indented(rows: list[Row]) -> list[Row]:
 
 
 def capped(rows: list[Row], columns: int) -> list[Row]:
-    """At most MAX_LINES rows: long lines make more of them than the text has lines."""
-    if len(rows) <= MAX_LINES:
+    """About MAX_LINES rows at most: long lines make more of them than the text has lines."""
+    if len(rows) <= MAX_LINES + SPARE:
         return rows
     start, end = MAX_LINES // 4, MAX_LINES - MAX_LINES // 4
-    note = cut(f"… {count(len(rows) - start - end, 'row')} not shown · v: all", max(4, columns - 2))
-    return [*rows[:start], Row((_INDENT, (note, "hint")), 2), *rows[-end:]]
+    note = f"… {count(len(rows) - start - end, 'row')} not shown · v: all"
+    return [*rows[:start], _note(note, "hint", columns), *rows[-end:]]
+
+
+def _note(text: str, role: str, columns: int) -> Row:
+    return Row((_INDENT, (cut(text, max(1, columns - 2)), role)), 2)
 
 
 class LiveBlock:

@@ -8,13 +8,13 @@ class Heights:
     """Heights in lines, a Fenwick tree over them. All are at least 0."""
 
     def __init__(self, heights: Iterable[int] = ()) -> None:
-        self._heights = array("l", heights)
-        self._sums = array("l", [0])  # at i, from 1: the sum of the heights from i - (i & -i) to i - 1
+        self._heights = array("i", iter(heights))
+        self._sums = array("i", [0])  # at i, from 1: the sum of the heights from i - (i & -i) to i - 1
         self.total = sum(self._heights)
         self._build()
 
     def _build(self) -> None:
-        sums = array("l", [0])
+        sums = array("i", [0])
         sums.extend(self._heights)
         size = len(sums)
         for i in range(1, size):

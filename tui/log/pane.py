@@ -43,7 +43,7 @@ class Pane:
 
     def __init__(self, last: int = 0, zone: tzinfo | None = None) -> None:
         self.ledger = Ledger(last)
-        self.heights = Heights(array("l", [_GUESSES[0]]) * last)
+        self.heights = Heights(array("i", [_GUESSES[0]]) * last)
         self.live = Live()
         self.columns = 0
         self.lines = 0
