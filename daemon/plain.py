@@ -16,6 +16,8 @@ _UNSAFE = re.compile(
 )
 # What msgspec says of a value of another type, and what its types are called by people.
 _WANTED = re.compile(r"Expected `([a-z |]+)`(.*?)(?:, got `([a-z]+)`)?", re.DOTALL)
+_BOUND = re.compile(r" (of length )?([<>]=?) (\S+)")
+_BOUNDS: Final = {">=": "at least", "<=": "at most", ">": "over", "<": "under"}
 _TYPES: Final = {
     "int": "a whole number",
     "float": "a number",
@@ -144,14 +146,27 @@ def seconds(time: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
-def wanted(complaint: str) -> str:
-    """What msgspec says of a value of another type, in words; anything else as it stands."""
+def wanted(complaint: str, table: str = "a table") -> str:
+    """What msgspec says of a value of another type, in words; anything else as it stands. `table`: what an object is
+    called where the value comes from.
+    """
     found = _WANTED.fullmatch(complaint)
     if found is None:
         return complaint
-    types = " or ".join(_TYPES.get(type, type) for type in found[1].split(" | "))
-    got = f", not {_TYPES.get(found[3], found[3])}" if found[3] else ""
-    return f"expected {types}{found[2]}{got}"
+    words = _TYPES | {"object": table}
+    types = " or ".join(words.get(type, type) for type in found[1].split(" | "))
+    words["float"] = "a fraction"
+    got = f", not {words.get(found[3], found[3])}" if found[3] else ""
+    return f"expected {types}{_bound(found[1], found[2])}{got}"
+
+
+def _bound(type: str, said: str) -> str:
+    """A bound of msgspec's in words, ` of at least 1`; anything else as it stands."""
+    found = _BOUND.fullmatch(said)
+    if found is None:
+        return said
+    unit = (" characters" if "str" in type else " items") if found[1] else ""
+    return f" of {_BOUNDS[found[2]]} {found[3].removesuffix('.0')}{unit}"
 
 
 def count(number: int, word: str) -> str:

@@ -3,19 +3,21 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Any, Final, Literal, get_args, get_origin
 
 import structlog
 from aiohttp import web
-from msgspec import ValidationError
+from msgspec import StructMeta, ValidationError, structs
 
 from daemon.harness.errors import HarnessError, Malformed, Unready
+from daemon.plain import wanted
 from daemon.protocol import api
 from daemon.statefile.errors import DamagedError, MissingError, NoSpaceError, ReopenError, StateFileError
 
 RETRY_AFTER: Final = 2  # seconds; a start takes less, and a client that comes too early is told again
 SERVER: Final = "outrider"  # the Server header: no library, no version
 SHOWN: Final = 60  # characters of a refused value that are said back
+NAMING: Final = "a name of up to 63 letters, digits, dots, - and _, a letter or digit first"
 PHRASES: Final = {413: "the body is too large", 417: "this Expect header is not served"}
 _STATE_FILE: Final[dict[type[StateFileError], int]] = {
     MissingError: 404,
@@ -25,6 +27,8 @@ _STATE_FILE: Final[dict[type[StateFileError], int]] = {
 }
 _AT: Final = re.compile(r"^(.*) - at `\$\.?(.*)`$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
+_ENUM: Final = re.compile(r"^Invalid enum value (.*)$", re.DOTALL)
+_MISSING: Final = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -53,17 +57,29 @@ def shown(text: str | None) -> str:
     return repr(text if text is None or len(text) <= SHOWN else text[:SHOWN] + "…")
 
 
-def explain(error: ValidationError, known: tuple[str, ...] = ()) -> str:
-    """A sentence that begins with the field, out of msgspec's; `known` are the fields there are at the top."""
+def explain(error: ValidationError, type: Any = None) -> str:
+    """A sentence that begins with the field, out of msgspec's; `type` is what the whole body was to be."""
     text, where = str(error), ""
     if found := _AT.match(text):
         text, where = found[1], found[2]
+    fields = {field.encode_name: field.type for field in structs.fields(type)} if _is_struct(type) else {}
     if found := _UNKNOWN.match(text):
         field = f"{where}.{found[1]}" if where else found[1]
-        known_here = f"; known are {', '.join(known)}" if known and not where else ""
+        known_here = f"; known are {', '.join(fields)}" if fields and not where else ""
         return f"{field}: there is no such field{known_here}"
+    if found := _MISSING.match(text):
+        return f"{f'{where}.' if where else ''}{found[1]}: is missing"
+    if (found := _ENUM.match(text)) and get_origin(fields.get(where)) is Literal:
+        return f"{where}: {found[1]} is none; there are {', '.join(get_args(fields[where]))}"
+    if text.endswith(f"matching regex {api.NAME!r}"):
+        text = f"expected {NAMING}"
+    text = wanted(text, "an object")
     text = text[:1].lower() + text[1:].replace("`", "")
     return f"{where or 'body'}: {text}"
+
+
+def _is_struct(type: Any) -> bool:
+    return isinstance(type, StructMeta)
 
 
 async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -1,6 +1,7 @@
 """The values a request carries beside its body: each is read, checked and described by one object."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final, Literal, get_args
 
 from aiohttp import web
@@ -196,6 +197,17 @@ class Key(Parameter, frozen=True, kw_only=True):
 
     def schema(self) -> Schema:
         return {"type": "string", "pattern": f"^[!-~]([ -~]{{0,{api.MAX_NAME - 2}}}[!-~])?$"}
+
+
+def check(request: web.Request, known: Sequence[Parameter]) -> None:
+    """Raises Malformed where the query has a name that the route does not: left out, it would not do what was meant."""
+    if not request.query:
+        return
+    names = [parameter.name for parameter in known if parameter.where == "query"]
+    for name in request.query:
+        if name not in names:
+            there = f"; known are {', '.join(names)}" if names else ", which takes no query"
+            raise Malformed(f"{shown(name)}: there is no such name in a query of {request.path}{there}")
 
 
 SESSION = SessionId(name="id", what="The session.", where="path", required=True)

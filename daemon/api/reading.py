@@ -58,7 +58,7 @@ async def decoded(request: web.Request, type: type[T], media: tuple[str, ...] = 
     try:
         return msgspec.json.decode(data, type=type)
     except msgspec.ValidationError as error:
-        raise Invalid(explain(error, getattr(type, "__struct_encode_fields__", ()))) from error
+        raise Invalid(explain(error, type)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"the body is not JSON: {error}") from error
 

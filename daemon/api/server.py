@@ -13,7 +13,7 @@ import structlog
 from aiohttp import web
 from msgspec import Struct
 
-from daemon.api import errors, listening, openapi
+from daemon.api import errors, listening, openapi, parameters
 from daemon.api.crowd import Crowd, room
 from daemon.api.events import SessionEvents
 from daemon.api.gate import Caller, Gate
@@ -141,14 +141,15 @@ def _runner(routes: Sequence[Route], gate: Gate, counts: Counts, finish: float, 
 
 
 def _checked(route: Route) -> Handler:
-    """The route's handler, behind the check of the caller's role."""
+    """The route's handler, behind the check of the caller's role and of the query's names."""
     anybody = Caller("", "viewer")
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        if route.role is None:
-            return await route.handler(request, anybody)
-        caller = request[CALLER]
-        caller.check(route.role)
+        caller = anybody
+        if route.role is not None:
+            caller = request[CALLER]
+            caller.check(route.role)
+        parameters.check(request, route.parameters)
         return await route.handler(request, caller)
 
     return handle

@@ -134,7 +134,10 @@ def test_models_of_a_provider_have_limits(home: Path) -> None:
         ("[providers.x]\n", ["providers.x needs a kind", "openai-chat"]),
         ("[providers.x]\nkind = 'antropic'\n", ["providers.x.kind", "did you mean 'anthropic'?"]),
         ("[providers.anthropic]\nkeey = 'x'\n", ["providers.anthropic.keey", "did you mean 'key'?"]),
-        ("[providers.anthropic.models.m]\ncontext = -1\n", ["providers.anthropic.models.m.context", ">= 0"]),
+        (
+            "[providers.anthropic.models.m]\ncontext = -1\n",
+            ["providers.anthropic.models.m.context", "at least 0"],
+        ),
         ("[providers.anthropic.models.m]\nctx = 1\n", ["providers.anthropic.models.m.ctx"]),
         ("[providers.'a/b']\nkind = 'openai'\n", ["providers.a/b", "no slash"]),
         ("[providers]\nanthropic = 'key'\n", ["[providers.anthropic]"]),

@@ -58,10 +58,10 @@ def test_every_key_can_be_set(tmp_path: Path) -> None:
     [
         ("prot = 1", "there is no mesh.prot (did you mean 'port'?)"),
         ('backend = "kernal"', "mesh.backend is 'kernal'; it is one of auto, kernel"),
-        ("port = 0", "mesh.port: expected a whole number >= 1"),
+        ("port = 0", "mesh.port: expected a whole number of at least 1"),
         ('port = "51820"', "mesh.port: expected a whole number, not text"),
-        ("control_port = 70000", "mesh.control_port: expected a whole number <= 65535"),
-        ("mtu = 100", "mesh.mtu: expected a whole number >= 1280"),
+        ("control_port = 70000", "mesh.control_port: expected a whole number of at most 65535"),
+        ("mtu = 100", "mesh.mtu: expected a whole number of at least 1280"),
         ("join_listen = []", "mesh.join_listen is empty: name one IP:PORT"),
         ('join_listen = "4601"', "mesh.join_listen: '4601' is not IP:PORT; write [::]:4601"),
         ('join_listen = "::1:4601"', "mesh.join_listen: '::1:4601' is not IP:PORT"),
@@ -76,7 +76,7 @@ def test_every_key_can_be_set(tmp_path: Path) -> None:
         ('join_endpoints = ["a b"]', "mesh.join_endpoints: 'a b' is not HOST or HOST:PORT"),
         (f"endpoints = {['a'] * 9}", "mesh.endpoints has 9 entries: at most 8"),
         ('name = "Hub 1"', "mesh.name: 'Hub 1' is no name"),
-        ("quiet = 0", "mesh.quiet: expected a number >= 1"),
+        ("quiet = 0", "mesh.quiet: expected a number of at least 1"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_key_and_what_would_be_right(

@@ -82,7 +82,11 @@ def test_an_escape_string_cannot_hide_more_than_its_line() -> None:
 
 def test_a_complaint_about_a_type_is_said_in_words() -> None:
     assert wanted("Expected `int`, got `str`") == "expected a whole number, not text"
-    assert wanted("Expected `array | null` of length >= 1") == "expected a list or null of length >= 1"
+    assert wanted("Expected `array | null` of length >= 1") == "expected a list or null of at least 1 items"
+    assert wanted("Expected `str` of length <= 200") == "expected text of at most 200 characters"
+    assert wanted("Expected `float` > 0.0") == "expected a number of over 0"
+    assert wanted("Expected `int`, got `float`") == "expected a whole number, not a fraction"
+    assert wanted("Expected `object`, got `array`", "an object") == "expected an object, not a list"
     assert wanted("Object contains unknown field `x`") == "Object contains unknown field `x`"
 
 

@@ -62,12 +62,12 @@ async def test_a_token_has_one_use_and_a_day_unless_told(http: Http, mesh: FakeM
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"uses": 0}, "uses: expected int >= 1"),
-        ({"uses": 1_000_001}, "uses: expected int <= 1000000"),
-        ({"uses": "3"}, "uses: expected int, got str"),
-        ({"expires": 0}, "expires: expected float > 0"),
-        ({"expires": 1e12}, "expires: expected float <= 315360000.0"),
-        ({"name": "x" * 201}, "name: expected str of length <= 200"),
+        ({"uses": 0}, "uses: expected a whole number of at least 1"),
+        ({"uses": 1_000_001}, "uses: expected a whole number of at most 1000000"),
+        ({"uses": "3"}, "uses: expected a whole number, not text"),
+        ({"expires": 0}, "expires: expected a number of over 0"),
+        ({"expires": 1e12}, "expires: expected a number of at most 315360000"),
+        ({"name": "x" * 201}, "name: expected text of at most 200 characters"),
         ({"lifetime": 1}, "lifetime: there is no such field; known are name, uses, expires, ephemeral"),
     ],
 )

@@ -73,9 +73,9 @@ async def test_a_copy_is_asked_for_by_from_and_n(http: Http, harness: FakeHarnes
     ("body", "status", "words"),
     [
         (b'{"modle": "x"}', 422, ["modle", "no such field", "model", "from"]),
-        (b'{"context": "9"}', 422, ["context", "int"]),
+        (b'{"context": "9"}', 422, ["context", "a whole number, not text"]),
         (b'{"context": -1}', 422, ["context", "0"]),
-        (b'{"workers": [{"name": "w", "cwd": 3}]}', 422, ["workers[0].cwd", "str"]),
+        (b'{"workers": [{"name": "w", "cwd": 3}]}', 422, ["workers[0].cwd", "expected text"]),
         (b'{"limits": {"step": 3}}', 422, ["limits.step", "no such field"]),
         (b'{"model": "nobody/none"}', 422, ["model"]),
         (b"[]", 422, ["object"]),
@@ -577,3 +577,17 @@ async def test_a_worker_is_cordoned_and_uncordoned_and_again_is_fine(
         assert "no worker" in await http("POST", f"/workers/{name}/cordon", 404)
     harness.failure = errors.NoSpace("nothing was changed: the disk is full")
     await http("POST", "/workers/gpu/cordon", 507)
+
+
+async def test_a_name_in_the_query_that_the_route_does_not_have_is_refused(
+    http: Http, harness: FakeHarness
+) -> None:
+    for path, words in [
+        (
+            "/sessions?limt=5",
+            "'limt': there is no such name in a query of /sessions; known are status, limit, after",
+        ),
+        (f"/sessions/{harness.session()}?after=3", "'after': there is no such name"),
+        ("/readyz?verbose", "/readyz, which takes no query"),
+    ]:
+        assert words in await http("GET", path, 400)

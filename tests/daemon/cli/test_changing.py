@@ -121,7 +121,7 @@ def test_another_model_answers_from_the_next_step_on(said: Said, id: str) -> Non
         (["--set", "colour=red"], "there is no 'colour'; there are model, params", 2),
         (["--set", "limits.spes=1"], "there is no 'spes'; there are steps, tokens, seconds\n", 2),
         (["--limit", "steps=many"], "steps: expected a whole number", 2),
-        (["--limit", "steps=-1"], "steps: expected a whole number >= 0", 2),
+        (["--limit", "steps=-1"], "steps: expected a whole number of at least 0", 2),
         (["--set", "context=big"], "context: expected", 2),
         (["--set", "limits=3"], "limits.steps=10", 2),
         (["--set", "params=3", "--param", "a=1"], "contradict", 2),
