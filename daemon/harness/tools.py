@@ -112,7 +112,7 @@ def names(wanted: str | Sequence[str]) -> tuple[str, ...]:
     for name in wanted:
         if name not in _TYPES:
             raise ValueError(f"tools: there is no tool {name!r}; tools are {', '.join(_TYPES)}")
-    return tuple(wanted)
+    return tuple(dict.fromkeys(wanted))  # providers refuse a tool that is named twice
 
 
 def offered(wanted: str | Sequence[str]) -> list[Tool]:

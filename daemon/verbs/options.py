@@ -13,6 +13,7 @@ from daemon.verbs import complete
 
 if TYPE_CHECKING:
     from daemon.verbs.reach import Where
+    from daemon.verbs.service import Options
 
 Verb = Callable[..., Any]
 
@@ -84,10 +85,8 @@ class Listing(click.Group):
 
 
 def serving(verb: Verb) -> Verb:
-    """The options of a verb that starts or ends a daemon, given to it as `options`."""
+    """The options of a verb that starts a daemon, given to it as `options`."""
 
-    @click.option("--data", default="", metavar="FOLDER", help="Data folder; also OUTRIDER_DATA.")
-    @click.option("--socket", "own_socket", default="", metavar="PATH", help="Unix socket of the API.")
     @click.option(
         "--listen",
         multiple=True,
@@ -97,16 +96,29 @@ def serving(verb: Verb) -> Verb:
     @click.option(
         "--insecure", is_flag=True, help="Listen on addresses that are not loopback without TLS too."
     )
-    @json_option
     @functools.wraps(verb)
-    def with_options(data: str, own_socket: str, listen: tuple[str, ...], insecure: bool, json: bool) -> Any:
+    def with_options(options: "Options", listen: tuple[str, ...], insecure: bool, **rest: Any) -> Any:
+        from msgspec.structs import replace
+
+        addresses = tuple(address for address in listen if address != "none") if listen else None
+        return verb(replace(options, listen=addresses, insecure=insecure), **rest)
+
+    return placed(with_options)
+
+
+def placed(verb: Verb) -> Verb:
+    """The options that say which daemon of this machine a verb starts or ends, given to it as `options`."""
+
+    @click.option("--data", default="", metavar="FOLDER", help="Data folder; also OUTRIDER_DATA.")
+    @click.option("--socket", "own_socket", default="", metavar="PATH", help="Unix socket of the API.")
+    @functools.wraps(verb)
+    def with_options(data: str, own_socket: str, **rest: Any) -> Any:
         from daemon.verbs.service import Options
 
         socket, url = click.get_current_context().obj
         if url:
             raise click.UsageError("--url names a daemon elsewhere; this verb is for one on this machine")
-        addresses = tuple(address for address in listen if address != "none") if listen else None
-        return verb(Options(data, own_socket or socket, addresses, insecure), json)
+        return verb(Options(data, own_socket or socket), **rest)
 
     return with_options
 

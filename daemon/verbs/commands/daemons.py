@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from daemon.verbs.options import json_option, serving
+from daemon.verbs.options import json_option, placed, serving
 
 if TYPE_CHECKING:
     from daemon.verbs.service import Options
@@ -15,6 +15,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 
 @click.command(short_help="Be the daemon, in the foreground.")
 @serving
+@json_option
 def daemon(options: "Options", json: bool) -> int:
     """Be the daemon, in the foreground, until SIGTERM or Ctrl-C.
 
@@ -27,6 +28,7 @@ def daemon(options: "Options", json: bool) -> int:
 
 @click.command(short_help="Start the daemon in the background.")
 @serving
+@json_option
 def up(options: "Options", json: bool) -> int:
     """Start the daemon in the background and wait until it is ready."""
     from daemon.verbs import reach, service
@@ -38,7 +40,8 @@ def up(options: "Options", json: bool) -> int:
 
 
 @click.command()
-@serving
+@placed
+@json_option
 def down(options: "Options", json: bool) -> int:
     """End the daemon and its local worker.
 

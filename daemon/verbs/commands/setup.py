@@ -165,7 +165,7 @@ def token_ls(json: bool) -> int:
     return asyncio.run(joining.tokens(where(), json))
 
 
-@token.command("new")
+@token.command("new", short_help="Make a token and the line that joins; shown this once.")
 @click.argument("name", default="")
 @click.option(
     "--uses", type=whole_number(1), default=1, metavar="N", help="Machines that it lets join; 1 unless given."

@@ -68,7 +68,7 @@ def test_every_verb_has_help_and_json(said: Said) -> None:
         assert max(map(len, help.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("verb", ["workers", "providers", "key"])
+@pytest.mark.parametrize("verb", ["worker", "workers", "token", "providers", "key"])
 def test_the_help_of_a_group_leaves_nothing_out(said: Said, verb: str) -> None:
     assert "..." not in said(verb, "-h")
 
@@ -428,3 +428,10 @@ def test_the_command_line_loads_no_heavy_library_before_a_verb_needs_it() -> Non
         subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout
         == "[]\n"
     )
+
+
+def test_down_has_no_option_on_where_to_listen(there: Place) -> None:
+    for option in ("--listen=none", "--insecure"):
+        done = there.outrider("down", option)
+        assert done.returncode == 2
+        assert "No such option" in done.stderr

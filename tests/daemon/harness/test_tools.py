@@ -81,3 +81,7 @@ def test_each_tool_has_a_closed_schema_with_words_on_each_field() -> None:
 )
 def test_an_image_is_known_by_its_bytes(head: bytes, type: str) -> None:
     assert sniffing.image(head) == type
+
+
+def test_a_tool_that_is_named_twice_is_offered_once() -> None:
+    assert [tool.name for tool in tools.offered(("run", "read", "run"))] == ["run", "read"]
