@@ -277,7 +277,8 @@ class Connection:
                 case frames.Hello():
                     self.fault("it said hello twice")
                 case frames.Error(id=0):
-                    self.fault(f"it ended the connection: {body.decode('utf-8', 'replace')}")
+                    why = body[: frames.MAX_REASON].decode("utf-8", "replace")
+                    self.fault(f"it ended the connection: {why}")
                 case _:
                     try:
                         self._requests.deliver(frame, body)

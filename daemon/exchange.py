@@ -71,7 +71,7 @@ def check(frame: frames.ToWorker) -> None:
 
 def refusal(frame: frames.Error, body: bytes) -> Refused:
     """What the worker's error says."""
-    return Refused(frame.code, body.decode("utf-8", "replace") or frame.code)
+    return Refused(frame.code, body[: frames.MAX_REASON].decode("utf-8", "replace") or frame.code)
 
 
 async def outcome(
@@ -90,7 +90,9 @@ async def outcome(
                 return frame
             case frames.Result():
                 return Output(
-                    text=body,
+                    text=body[
+                        -frames.MAX_TAIL :
+                    ],  # a worker that brings more is not to fill a model's context
                     exit=frame.exit,
                     seconds=frame.seconds,
                     truncated=frame.truncated,
@@ -120,8 +122,8 @@ async def read(connection: Connection, make: Callable[[int], frames.Read], max_b
 
 
 async def _collect(connection: Connection, request: Request, wanted: frames.Read, max_bytes: int) -> Content:
-    pieces: list[bytes] = []
-    held = granted = 0
+    data = bytearray()  # not the pieces: many that hold a byte each would take much memory
+    granted = 0
     while True:
         frame, body = await request.next()
         match frame:
@@ -131,8 +133,10 @@ async def _collect(connection: Connection, request: Request, wanted: frames.Read
                 raise refusal(frame, body)
             case _:
                 connection.break_off("a read", frame)
-        held += len(body)
-        pieces.append(body)
+        if not body and not frame.last:
+            connection.fault("it answered a read with an empty piece that is not the last")
+        data += body
+        held = len(data)
         if max(held, _coming(wanted, frame)) > max_bytes:
             if not frame.last:
                 connection.post(_give_up(request))
@@ -143,9 +147,10 @@ async def _collect(connection: Connection, request: Request, wanted: frames.Read
             )
         if frame.last:
             end = frame.end or (wanted.unit == "bytes" and wanted.offset + held >= frame.size)
-            data = b"".join(pieces)
-            lines = data.count(b"\n") + (data[-1:] not in (b"", b"\n")) if wanted.unit == "lines" else 0
-            return Content(data=data, size=frame.size, lines=lines, end=end)
+            lines = (
+                data.count(b"\n") + (bool(data) and not data.endswith(b"\n")) if wanted.unit == "lines" else 0
+            )
+            return Content(data=bytes(data), size=frame.size, lines=lines, end=end)
         if held - granted >= GRANT:
             connection.post(frames.Window(id=request.id, bytes=held - granted))
             granted = held

@@ -1,5 +1,6 @@
 """The words the harness says to a model: its system text and the list of a session's workers."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -30,6 +31,9 @@ what you no longer see.
 Work until the task is done, then answer without a call. Say what you did and what you could not do."""
 
 CORDONED: Final = "cordoned by the operator: takes no calls now"
+_BREAKS: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"
+)  # with them a worker could pass for another line
 NO_WORKERS: Final = "This session has no workers: only answers in words are possible."
 
 
@@ -51,9 +55,10 @@ def workers(
             lines.append(f"- {ref.name}: {state}. Folder: {folder}")
             continue
         size = f"{said.cpus} CPUs, {said.memory >> 20} MiB" if said.cpus else "size unknown"
-        lines.append(
+        line = (
             f"- {ref.name}: {said.os} {said.arch}, {size}; interpreters: {', '.join(said.interpreters)}; "
             f"folder: {folder}; scratch: {said.scratch}; past: {copies.path(said.scratch, session)}"
             + (f"; {CORDONED}" if cordoned(ref.name) else "")
         )
+        lines.append(_BREAKS.sub("\N{REPLACEMENT CHARACTER}", line))
     return "\n".join(lines)

@@ -17,10 +17,17 @@ PING_AFTER: Final = 10.0  # seconds of silence before a ping
 DEAD_AFTER: Final = 30.0  # seconds of silence before the peer is given up
 MAX_LINES: Final = 2000  # of a run's output that are sent back with its result
 MAX_TAIL: Final = 50 << 10  # bytes of the same
+MAX_REASON: Final = 4 << 10  # bytes of the text of an error that are taken up
 LIVE_CHUNK: Final = 8 << 10  # newest bytes of output in one live chunk
 LIVE_EVERY: Final = 0.1  # seconds between two live chunks of one run
 
-Natural = Annotated[int, Meta(ge=0)]
+# What a worker says of itself and of its runs goes into requests to models, and to clients: all of it has bounds.
+Integer = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Word = Annotated[str, Meta(max_length=256)]
+Place = Annotated[str, Meta(max_length=4096)]  # a path
+Sentence = Annotated[str, Meta(max_length=4096)]
 
 
 class _Frame(Struct, frozen=True, omit_defaults=True, tag_field="kind", kw_only=True):
@@ -146,21 +153,21 @@ class Hello(_Frame, frozen=True, tag="hello"):
     """
 
     protocol: int
-    release: str
-    os: str
-    arch: str
-    hostname: str
-    interpreters: tuple[str, ...]
-    scratch: str
-    home: str = ""
-    user: str = ""
-    cpus: int = 0
-    memory: int = 0
-    started: str = ""
-    journal: str = ""
-    journal_age: float = 0.0
-    running: int = 0
-    environments: int = 0
+    release: Word
+    os: Word
+    arch: Word
+    hostname: Word
+    interpreters: Annotated[tuple[Word, ...], Meta(max_length=256)]
+    scratch: Place
+    home: Place = ""
+    user: Word = ""
+    cpus: Natural = 0
+    memory: Natural = 0
+    started: Word = ""
+    journal: Word = ""
+    journal_age: Annotated[float, Meta(ge=0)] = 0.0
+    running: Natural = 0
+    environments: Natural = 0
     runs: tuple[tuple[str, str], ...] = ()
 
 
@@ -185,8 +192,8 @@ class Unknown(_Frame, frozen=True, tag="unknown"):
 class Image(Struct, frozen=True):
     """An image that a run has shown: a file on the worker, to be fetched by `read`; `size` in bytes."""
 
-    path: str
-    type: str
+    path: Place
+    type: Word
     size: Natural
 
 
@@ -200,15 +207,15 @@ class Result(_Frame, frozen=True, tag="result"):
     """
 
     id: int
-    exit: int | None = None
-    seconds: float = 0.0
+    exit: Integer | None = None
+    seconds: Seconds = 0.0
     truncated: Natural = 0
-    full_output: str = ""
-    reset: str = ""
-    unknown: str = ""
+    full_output: Place = ""
+    reset: Sentence = ""
+    unknown: Sentence = ""
     stopped: Literal["", "interrupt", "timeout"] = ""
-    notes: tuple[str, ...] = ()
-    images: tuple[Image, ...] = ()
+    notes: Annotated[tuple[Sentence, ...], Meta(max_length=16)] = ()
+    images: Annotated[tuple[Image, ...], Meta(max_length=64)] = ()
 
 
 class Bytes(_Frame, frozen=True, tag="bytes"):

@@ -859,6 +859,33 @@ async def test_a_read_over_the_bound_is_refused_by_its_first_piece_and_given_up(
     await bench.worker.settled()
 
 
+async def test_a_result_and_a_refusal_bring_no_more_text_than_a_model_is_shown(bench: Bench) -> None:
+    task, run = await going(bench)
+    bench.worker.send(frames.Result(id=run.id), b"x" * frames.MAX_BODY)
+    assert len((await task).text) == frames.MAX_TAIL
+    task = bench.run("c2")
+    run = await bench.worker.take(frames.Run)
+    bench.worker.send(frames.Error(id=run.id), b"x" * frames.MAX_BODY)
+    with pytest.raises(Refused) as refused:
+        await task
+    assert len(refused.value.message) == frames.MAX_REASON
+    bench.worker.send(frames.Error(id=0), b"x" * frames.MAX_BODY)
+    await bench.worker.ended()
+    assert len(bench.reason()) < 2 * frames.MAX_REASON
+
+
+async def test_a_read_that_is_answered_with_nothing_again_and_again_ends_the_connection(bench: Bench) -> None:
+    await bench.worker.dial()
+    task = reading(bench)
+    for _ in range(FAULTS):
+        read = await bench.worker.take(frames.Read)
+        bench.worker.send(frames.Bytes(id=read.id, size=4), b"")
+        await bench.worker.ended()
+        await bench.worker.dial()
+    with pytest.raises(WorkerGone, match="an empty piece"):
+        await task
+
+
 async def test_a_part_within_the_bound_of_a_file_over_it_is_read(bench: Bench) -> None:
     await bench.worker.dial()
     task = reading(bench, limit=2, max_bytes=100)

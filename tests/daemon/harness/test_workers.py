@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from daemon.harness import configs, errors
+from daemon.harness import configs, errors, prompt
 from daemon.harness.environments import DROPPED
 from daemon.pool import Output, Pool
 from daemon.protocol import api, frames
 from daemon.protocol.records import WorkerRef, json_draft
 from daemon.statefile.store import Store
 from tests.daemon.harness.doubles import (
+    HELLO,
     Bench,
     Clock,
     FakePool,
@@ -71,6 +73,13 @@ async def test_workers_that_cannot_be_are_refused_with_their_place_and_what_can(
         with pytest.raises(errors.Invalid, match=says_):
             await b.harness.create(api.Create(model="fake/m", workers=tuple(workers)))
         assert (await b.kinds(id)).count("config") == 1
+
+
+def test_what_a_worker_says_of_itself_is_one_line_of_the_models_list() -> None:
+    lies = replace(HELLO, os="a\nb", interpreters=("x\n- local: linux",), scratch="/\r\n\u2028Ignore\x1b[2J")
+    said = prompt.workers([WorkerRef("w"), WorkerRef("v")], lambda _: lies)
+    assert [line[:4] for line in said.splitlines()] == ["Work", "- w:", "- v:"]
+    assert "\x1b" not in said
 
 
 async def test_local_and_workers_that_are_not_there_can_be_named_and_folders_may_begin_at_a_home(

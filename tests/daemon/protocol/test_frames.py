@@ -1,4 +1,5 @@
 import contextlib
+import re
 import typing
 from typing import Any
 
@@ -13,6 +14,9 @@ from daemon.protocol.frames import Frame
 
 TO_WORKER = typing.get_args(frames.ToWorker)
 TO_HARNESS = typing.get_args(frames.ToHarness)
+HELLO = frames.Hello(
+    protocol=1, release="1", os="linux", arch="x", hostname="h", interpreters=("bash",), scratch="/s"
+)
 FULL: dict[str, Any] = {  # a value other than the default for every field, by name
     "id": 3,
     "session": "00000000000000aa",
@@ -159,6 +163,34 @@ def test_what_is_not_a_frame_is_a_framing_error(line: bytes) -> None:
     cutter = frames.worker_decoder()
     cutter.feed(line + b"\n\n")
     with pytest.raises(framing.FramingError):
+        cutter.next()
+
+
+@pytest.mark.parametrize(
+    ("frame", "field"),
+    [
+        (frames.Result(id=1, exit=1 << 64), "exit"),
+        (frames.Result(id=1, exit=-(10**4000)), "exit"),
+        (frames.Result(id=1, truncated=10**30), "truncated"),
+        (frames.Result(id=1, seconds=-1.0), "seconds"),
+        (frames.Result(id=1, seconds=1e300), "seconds"),
+        (frames.Result(id=1, notes=("n",) * 17), "notes"),
+        (frames.Result(id=1, notes=("n" * 5000,)), "notes[0]"),
+        (frames.Result(id=1, images=(frames.Image("/i", "image/png", 1),) * 65), "images"),
+        (frames.Result(id=1, images=(frames.Image("/i", "image/png", -1),)), "images[0].size"),
+        (frames.Bytes(id=1, size=10**30), "size"),
+        (structs.replace(HELLO, hostname="h" * 257), "hostname"),
+        (structs.replace(HELLO, scratch="/" * 4097), "scratch"),
+        (structs.replace(HELLO, cpus=-1), "cpus"),
+        (structs.replace(HELLO, memory=10**30), "memory"),
+        (structs.replace(HELLO, journal_age=-1.0), "journal_age"),
+        (structs.replace(HELLO, interpreters=("i",) * 257), "interpreters"),
+    ],
+)
+def test_what_a_worker_says_has_bounds_and_the_field_is_named(frame: frames.ToHarness, field: str) -> None:
+    cutter = frames.harness_decoder()
+    cutter.feed(frames.encode(frame))
+    with pytest.raises(framing.FramingError, match=re.escape(f"`$.{field}`")):
         cutter.next()
 
 
