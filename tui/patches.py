@@ -21,7 +21,7 @@ _OTHER_KEY: Final = re.compile(r"\x1b\[27;(\d+);(\d+)~")
 _REPORT: Final = re.compile(
     r"\x1b\]\d{1,4};[^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[P_^X][^\x07\x1b]*\x1b\\|\x1b\[[?>=][\d;:]*[A-Za-z]"
 )
-_REPORT_BEGUN: Final = re.compile(r"\x1b(?:\]\d{1,4};|[P_^X])[^\x07\x1b]*\x1b?\Z|\x1b\[[?>=][\d;:]*\Z")
+_REPORT_BEGUN: Final = re.compile(r"\x1b(?:\]\d{1,4}(?:;|\Z)|[P_^X])[^\x07\x1b]*\x1b?\Z|\x1b\[[?>=][\d;:]*\Z")
 
 _patched = False
 

@@ -1,0 +1,104 @@
+import stat
+from pathlib import Path
+
+import msgspec
+
+from daemon.protocol.api import Part
+from tui.desk import HISTORY, Chip, Desk, Draft, Prefs
+
+CHIP = Chip("a.png · 3 B", "image/png", path="/a.png")
+PARTS = (Part("text/plain", b"\xff\x00 bytes"),)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(
+        str(path.relative_to(folder)).split("/", 1)[1] for path in folder.rglob("*") if path.is_file()
+    )
+
+
+def test_a_draft_comes_back_after_a_restart_with_what_is_attached(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "d")
+    desk.write("s1", "half a thought", (CHIP,))
+    desk.save()
+    assert not desk.dirty
+    assert Desk(tmp_path, "d").draft("s1") == Draft("half a thought", (CHIP,))
+    assert Desk(tmp_path, "another daemon").draft("s1") == Draft()
+
+
+def test_files_and_folders_are_for_their_owner_alone(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "t", "d")
+    desk.write("s1", "secret")
+    desk.prefer(Prefs("now"))
+    desk.save()
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_file()}
+    assert modes == {0o600}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "t").glob("*/*/")} == {0o700}
+
+
+def test_a_post_leaves_the_draft_joins_the_history_and_stays_until_it_has_arrived(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "d")
+    desk.write("s1", "hello")
+    first = desk.post("s1", "hello", PARTS, (), 1)
+    second = desk.post("s1", "hello", PARTS, (), 2)
+    assert first.key != second.key
+    assert desk.draft("s1") == Draft(history=("hello",))
+    desk.save()
+    again = Desk(tmp_path, "d")
+    assert [post.key for post in again.unsent("s1")] == [first.key, second.key]
+    assert again.unsent()[0].parts == PARTS
+    again.sent(first.key)
+    again.sent(second.key)
+    again.save()
+    assert Desk(tmp_path, "d").unsent() == []
+    assert files(tmp_path) == ["drafts/s1.json"]
+
+
+def test_the_history_has_an_end(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "d")
+    for n in range(HISTORY + 5):
+        desk.sent(desk.post("s1", f"post {n}", PARTS, (), n).key)
+    assert len(desk.draft("s1").history) == HISTORY
+    assert desk.draft("s1").history[-1] == f"post {HISTORY + 4}"
+
+
+def test_an_empty_draft_leaves_no_file(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "d")
+    desk.write("s1", "x")
+    desk.save()
+    desk.write("s1", "")
+    desk.save()
+    assert files(tmp_path) == []
+
+
+def test_a_file_that_does_not_read_is_passed_over(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "d")
+    desk.write("s1", "kept")
+    desk.prefer(Prefs(theme="nord"))
+    desk.save()
+    (desk.folder / "drafts" / "s2.json").write_bytes(b'{"text": 5}')
+    (desk.folder / "drafts" / "s3.json").write_bytes(b"\xff")
+    again = Desk(tmp_path, "d")
+    assert again.draft("s1").text == "kept"
+    assert again.draft("s2") == Draft()
+    assert again.prefs.theme == "nord"
+
+
+def test_a_folder_that_takes_nothing_is_told_and_tried_again(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    desk = Desk(blocked, "d")
+    desk.write("s1", "x")
+    desk.save()
+    assert str(blocked) in desk.complaint
+    assert desk.dirty
+    blocked.unlink()
+    desk.save()
+    assert desk.complaint == ""
+    assert Desk(blocked, "d").draft("s1").text == "x"
+
+
+def test_what_is_kept_reads_as_json(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "d")
+    desk.write("s1", "é\n")
+    desk.save()
+    assert msgspec.json.decode((desk.folder / "drafts" / "s1.json").read_bytes())["text"] == "é\n"
