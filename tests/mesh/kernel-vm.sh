@@ -98,6 +98,7 @@ cat >"$job/stage2" <<EOS
 b=/run/busybox
 \$b mkdir -p /dev/pts /dev/shm; \$b mount -t devpts devpts /dev/pts; \$b mount -t tmpfs tmpfs /dev/shm
 \$b ip link set lo up; \$b hostname kernel-vm
+\$b ln -s /proc/self/fd /dev/fd
 \$b mkdir -p /dev/net; [ -e /dev/net/tun ] || \$b mknod /dev/net/tun c 10 200
 echo 0 > /proc/sys/kernel/printk; \$b stty -F /dev/tty1 raw -echo
 /bin/bash -c '/bin/bash /run/job/command </dev/null 2>&1 | /run/busybox cat > /dev/tty1; echo \${PIPESTATUS[0]} > /run/job/rc.new'

@@ -147,9 +147,9 @@ def readable_tree() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def run(*command: str, check: bool = True) -> str:
-    """What a command prints; it fails the test where it fails, with what it said."""
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30)
+def run(*command: str, check: bool = True, seconds: float = 30) -> str:
+    """What a command prints; it fails the test where it fails, with what it said, or takes longer."""
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=seconds)
     assert not check or done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
     return done.stdout
 

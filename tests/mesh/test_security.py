@@ -67,6 +67,10 @@ class FakePool:
     def turn_away(self, name: str, reason: str) -> None:
         pass
 
+    def end_all(self) -> None:
+        for name in list(self.open):
+            self.end(name)
+
     def end(self, name: str) -> None:
         for writer in self.open.pop(name, []):
             writer.transport.abort()
@@ -256,7 +260,10 @@ async def fort(star: Star) -> AsyncIterator[Fort]:
         made = Fort(star, group)
         await stack.enter_async_context(kept(made.mesh, group))
         await made.mesh.issue(uses=9)
-        yield made
+        try:
+            yield made
+        finally:
+            made.daemon.pool.end_all()
 
 
 # A peer that sends with another's address
@@ -541,7 +548,7 @@ async def test_an_agents_command_on_a_worker_has_no_way_into_the_mesh(fort: Fort
         )
         scratch = tmp_path / "s"
         command = [*fort.star.lab.launcher(one.place), sys.executable, "-c", AGENT, str(ROOT), str(scratch)]
-        said = await asyncio.to_thread(run, *command, code)
+        said = await asyncio.to_thread(run, *command, code, seconds=100)
         assert "by the LAN" in said
         assert "in:" not in said
         assert node._name not in said
