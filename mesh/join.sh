@@ -404,7 +404,7 @@ if status=$(look); then
 fi
 before=$(cat "$pidfile" 2>/dev/null)
 if [ -n "$before" ] && kill -0 "$before" 2>/dev/null && [ -d "/proc/$before" ] &&
-  tr '\0' ' ' <"/proc/$before/cmdline" 2>/dev/null | grep -q 'worker --join'; then
+  tr '\0' ' ' <"/proc/$before/cmdline" 2>/dev/null | grep -q 'worker --'; then # --join, or --scratch after an update
   say "the worker (pid $before) is already there and dials; nothing was started"
   pid=$before
 else
