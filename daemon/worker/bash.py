@@ -24,6 +24,18 @@ _OPEN: Final = (
     f"{{ \\builtin :; }} 2>/dev/null {TRIED_FD}>&1 || \\exec >&{OUTPUT_FD}; "
     f"{{ \\builtin :; }} {TRIED_FD}>&2 2>/dev/null || \\exec 2>&{OUTPUT_FD};"
 )
+# What it has sent elsewhere stays there, and each later run says so. Not of a pipe: as a rule that is `tee`, whose
+# output comes back here. The shell's standard error is looked at as a copy, as this must print nothing under `set -x`.
+_AWAY: Final = (
+    "{ "
+    + " ".join(
+        f"\\builtin test /proc/self/fd/{fd} -ef /proc/self/fd/{OUTPUT_FD} || "
+        f"\\builtin test -p /proc/self/fd/{fd} || \\builtin echo away {number} >&{STATUS_FD};"
+        for number, fd in ((1, 1), (2, TRIED_FD))
+    )
+    + f" }} {TRIED_FD}>&2 2>/dev/null;"
+)
+_STREAMS: Final = {b"1": ("standard output", "exec >&-"), b"2": ("standard error", "exec 2>&-")}
 _PROBE: Final = b"\n{ \\builtin trap - DEBUG; \\builtin echo probe %d >&%d; } 2>/dev/null\n"
 # `set -o vi` in the code would have the shell edit, and echo, the lines it reads; a prompt of the code's own (every
 # activated virtual environment has one) would be printed, and a PROMPT_COMMAND could read the orders.
@@ -51,6 +63,7 @@ class Bash(Interpreter):
         super().__init__(cwd, spawn)
         self._environ = surroundings.surroundings(environ)
         self._probe = 0
+        self._away: list[bytes] = []  # which of _STREAMS went elsewhere as the run began
         self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def _start(self) -> tuple[str, ...]:
@@ -82,7 +95,8 @@ class Bash(Interpreter):
         begin = f"{{ {_TRAP} \\builtin echo s >&{STATUS_FD}; }} 2>/dev/null"
         file = f"\\builtin . {shlex.quote(str(code))} </dev/null {STATUS_FD}>&- {OUTPUT_FD}>&-"
         end = _END % (number, STATUS_FD)
-        return f"{_OPEN} {begin}; {file}; {end}".encode(errors="surrogateescape")
+        self._away.clear()
+        return f"{_OPEN} {_AWAY} {begin}; {file}; {end}".encode(errors="surrogateescape")
 
     def _ask(self) -> asyncio.Future[Any]:
         """Ask whether the shell is back at the control pipe, the gate open again.
@@ -98,3 +112,12 @@ class Bash(Interpreter):
     def _heard(self, words: list[bytes]) -> None:
         if words == [b"probe", b"%d" % self._probe] and not self._answered.done():
             self._answered.set_result(None)
+        if len(words) == 2 and words[0] == b"away" and words[1] in _STREAMS:
+            self._away.append(words[1])
+
+    def _remarks(self) -> tuple[str, ...]:
+        return tuple(
+            f"{name} of this bash goes where an earlier run sent it, not here; a run of `{undo}` brings it back "
+            "for the runs after it"
+            for name, undo in (_STREAMS[number] for number in self._away)
+        )

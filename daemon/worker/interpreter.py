@@ -101,6 +101,10 @@ class Interpreter(abc.ABC):
     def _halt(self) -> None:  # noqa: B027 - a signal does for most
         """Stop the code where a signal does not: one that began is over soon, or the ladder goes on."""
 
+    def _remarks(self) -> tuple[str, ...]:
+        """What else the model has to know of the run that has ended."""
+        return ()
+
     def _patience(self) -> float:
         """Seconds that it may take to come up."""
         return START_WAIT
@@ -338,6 +342,7 @@ class Interpreter(abc.ABC):
                 f"still running in the background: {going}; what is printed until the next run "
                 f"goes to {self._later}"
             )
+        notes += self._remarks()
         if self.died:
             notes.append(f"{self.died}: its variables and working directory are lost")
         exit = exit_of(self._reaper.exited.result()) if self.died else self._done.result()

@@ -194,7 +194,8 @@ async def test_redirecting_the_shells_own_output_works(dial: Dial, tmp_path: Pat
     ran = await dial.run(f"exec > >(tee {tmp_path}/f) 2>&1; echo one")
     assert ran.text == "one\n"
     for n in range(5):
-        assert (await dial.run(f"echo two >&{1 + n % 2}")).text == "two\n"
+        ran = await dial.run(f"echo two >&{1 + n % 2}")
+        assert (ran.text, ran.end.notes) == ("two\n", ())
     assert (tmp_path / "f").read_text() == "one\n" + 5 * "two\n"
 
 
@@ -279,8 +280,21 @@ async def test_output_that_code_closes_is_there_again_at_the_next_run(dial: Dial
 
 async def test_output_that_code_sends_elsewhere_stays_there(dial: Dial, tmp_path: Path) -> None:
     await dial.run(f"exec >{tmp_path}/out; exec 2>&-")
-    assert (await dial.run("echo one; echo err >&2")).text == "err\n"
+    ran = await dial.run("echo one; echo err >&2")
+    assert (ran.text, len(ran.end.notes)) == ("err\n", 1)
+    assert "standard output of this bash goes where an earlier run sent it" in ran.end.notes[0]
     assert (tmp_path / "out").read_text() == "one\n"
+
+
+async def test_output_that_code_has_sent_elsewhere_comes_back_as_the_note_says(dial: Dial) -> None:
+    assert (await dial.run("set -x; exec >/dev/null 2>&1; echo lost")).end.notes == ()
+    ran = await dial.run("echo lost; echo lost >&2")
+    assert ran.text == ""
+    undo = [note.split("`")[1] for note in ran.end.notes]
+    assert undo == ["exec >&-", "exec 2>&-"]
+    await dial.run("; ".join(undo))
+    back = await dial.run("echo out")
+    assert (back.text.splitlines()[1:], back.end.notes) == (["++ echo out", "out"], ())
 
 
 async def test_the_time_limit_ends_a_run_and_keeps_its_output(dial: Dial) -> None:
