@@ -56,6 +56,15 @@ MAY_BLOCK += [
 ]
 MAY_BLOCK += [("io.TextIOWrapper.read", "/linecache.py", "updatecache", "a failure is being logged")]
 
+# Textual reads its style sheets while it starts, before anything is on the screen.
+MAY_BLOCK += [
+    ("os.path.abspath", "/textual/_path.py", "_make_path_object_relative", "the app is being made"),
+    ("os.stat", "/textual/_path.py", "_make_path_object_relative", "the app is being made"),
+    ("os.stat", "/textual/css/stylesheet.py", "read", "the app is starting"),
+    ("io.BufferedReader.read", "/textual/css/stylesheet.py", "read", "the app is starting"),
+    ("io.TextIOWrapper.read", "/textual/css/stylesheet.py", "read", "the app is starting"),
+]
+
 # Tasks of libraries that may outlive a test: how their names begin.
 MAY_STAY: tuple[str, ...] = ()
 

@@ -60,21 +60,22 @@ def facts(worker: api.WorkerInfo, now: datetime) -> list[Fact]:
     """All that is known of a worker, what matters first; nothing empty."""
     said, tone = state(worker)
     seen = f", last seen {_ago(worker.seen, now)}" if worker.seen and worker.state != "connected" else ""
-    machine = [count(worker.cpus, "CPU")] if worker.cpus else []
+    machine = [line(worker.hostname), line(f"{worker.os} {worker.arch}".strip())]
+    machine += [count(worker.cpus, "CPU")] if worker.cpus else []
     machine += [size(worker.memory)] if worker.memory else []
     found = [
         Fact("state", said + seen, tone),
         Fact("reason", line(worker.reason, 1000), "bad" if worker.state == "refused" else "warn"),
         Fact("cordon", "takes no new calls; what runs goes on" if worker.cordoned else "", "warn"),
         Fact("runs", f"{count(worker.running, 'call')} going" if worker.running else ""),
-        Fact("machine", ", ".join([line(worker.hostname), line(f"{worker.os} {worker.arch}"), *machine])),
+        Fact("machine", ", ".join(text for text in machine if text)),
         Fact("interpreters", line(", ".join(worker.interpreters), 1000)),
         *(_mesh(worker.mesh, now) if worker.mesh else []),
         Fact("release", line(worker.release)),
         Fact("home", line(worker.home)),
         Fact("scratch", line(worker.scratch)),
     ]
-    return [fact for fact in found if fact.text.strip(" ,")]
+    return [fact for fact in found if fact.text]
 
 
 def _mesh(mesh: api.Membership, now: datetime) -> list[Fact]:
