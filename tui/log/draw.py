@@ -16,6 +16,9 @@ FAILED_LINES: Final = 40  # of one that did not
 CODE_LINES: Final = 40  # of a call
 SPARE: Final = 20  # rows over the limit that are not worth a note
 LIVE_LINES: Final = 12  # of what streams in, where its end says most
+TITLE: Final = (
+    120  # columns of a title with its number at the right: on a wide screen the eye would lose the row
+)
 NUMBERED: Final = 46  # columns from which on a title has its number, with the time from TIMED on
 TIMED: Final = 60
 
@@ -77,6 +80,7 @@ def draw(
 
 
 def _title(item: Item, glyph: str, title: str, columns: int, state: State, zone: tzinfo | None) -> Row:
+    columns = min(columns, TITLE)
     role = f"title {item.kind}"
     note: Span = ("", "")
     match state:

@@ -84,9 +84,10 @@ class _Pages(ScrollView, can_focus=True, inherit_bindings=False):
         rows = self._rows[start.y : end.y + 1]
         if not rows:
             return None
-        if end.y < len(self._rows):
-            rows[-1] = _part(rows[-1], 0, end.x)
-        rows[0] = _part(rows[0], start.x, None)
+        if len(rows) == 1:
+            rows[0] = _part(rows[0], start.x, end.x)
+        else:
+            rows[0], rows[-1] = _part(rows[0], start.x, None), _part(rows[-1], 0, end.x)
         return joined(rows), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:

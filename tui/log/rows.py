@@ -302,15 +302,15 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         rows: list[Row] = []
         for n in range(first[0], min(last[0], first[0] + SELECTED, self.pane.last + 1) + 1):
             drawn = self.pane.rows(n)
-            start = first[1] if n == first[0] else 0
-            end = last[1] + 1 if n == last[0] else len(drawn)
-            rows += drawn[start:end]
+            rows += drawn[first[1] if n == first[0] else 0 : last[1] + 1 if n == last[0] else len(drawn)]
         if not rows:
             return None
-        if selection.end is not None:
-            rows[-1] = _cropped(rows[-1], 0, selection.end.x - GUTTER)
-        if selection.start is not None:
-            rows[0] = _cropped(rows[0], selection.start.x - GUTTER, None)
+        start = selection.start.x - GUTTER if selection.start is not None else 0
+        end = selection.end.x - GUTTER if selection.end is not None else 1 << 30
+        if len(rows) == 1:
+            rows[0] = _cropped(rows[0], start, end)
+        else:
+            rows[0], rows[-1] = _cropped(rows[0], start, 1 << 30), _cropped(rows[-1], 0, end)
         return joined(rows), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
@@ -343,8 +343,6 @@ def _found(text: str, pattern: str) -> list[tuple[int, int]]:
     return found
 
 
-def _cropped(row: Row, start: int, end: int | None) -> Row:
+def _cropped(row: Row, start: int, end: int) -> Row:
     """A row's text from character `start` to `end`; its gutter stays out."""
-    text = row.text[:end] if end is not None else row.text
-    cut_at = max(start, row.gutter)
-    return Row(((text[cut_at:], ""),), 0, row.glue)
+    return Row(((row.text[max(start, row.gutter) : max(0, end)], ""),), 0, row.glue)
