@@ -31,6 +31,7 @@ from mesh.asking import AskError
 from mesh.detour import detour
 from mesh.identity import Membership, PrivateFileError
 from mesh.node import MeshError, MeshOff, Node
+from mesh.path import State
 from mesh.picking import Backend
 from mesh.plan import Endpoint, Wanted
 from mesh.relay import PATH as RELAY
@@ -42,6 +43,9 @@ NODE: Final = "node"  # in the mesh's folder: the helper's logs and lock
 DIAL: Final = 3.0  # seconds for a connection: two packets more after the first, and it is dialled again
 POINTED: Final = 10.0  # seconds for names to be resolved
 ASK_EVERY: Final = 60.0  # seconds between two questions how this machine stands, half to whole of it
+GREET_EVERY: Final = (
+    10.0  # seconds between two handshakes out of turn: what is lost meanwhile is another thing
+)
 UP_AGAIN: Final = 5.0  # seconds until an interface is tried again that could not be made anew
 
 log = logging.getLogger(__name__)
@@ -68,18 +72,24 @@ class _Up:
         self.wanted = wanted
         self.spoke = spoke
         self.finder = finder
+        self._greeted = 0.0
 
     async def greet_anew(self) -> None:
         """Begin a handshake now. A harness that was started again cannot read what we send, and says nothing.
 
-        WireGuard would take 15 s without an answer to see it. Raises no error: the next dial tells what is wrong.
+        WireGuard would take 15 s without an answer to see it. Not while other ways are tried, each of which begins with
+        one. Raises no error: the next dial tells what is wrong.
         """
+        now, before = time.monotonic(), self.finder.path
+        if self.finder.state is State.TRYING or now < self._greeted + GREET_EVERY:
+            return
+        self._greeted = now
         with suppress(MeshError, OSError):
             endpoint = (await self.spoke.look()).endpoint
-            now = msgspec.structs.replace(self.wanted, mtu=self.node.mtu)
-            await self.node.keep(msgspec.structs.replace(now, peers={}))
-            await self.node.keep(now)
-            if endpoint is not None:
+            wanted = msgspec.structs.replace(self.wanted, mtu=self.node.mtu)
+            await self.node.keep(msgspec.structs.replace(wanted, peers={}))
+            await self.node.keep(wanted)
+            if endpoint is not None and self.finder.path == before:
                 await self.spoke.point(endpoint)
 
 
