@@ -92,3 +92,19 @@ class Run:
         if self._timer:
             self._timer.cancel()
             self._timer = None
+
+
+def result_frame(id: int, result: journal.Result) -> frames.Result:
+    """What a run's result is on the wire; its body is the text."""
+    return frames.Result(
+        id=id,
+        exit=result.exit,
+        seconds=result.seconds,
+        truncated=result.truncated,
+        full_output=result.full_output,
+        reset=result.reset,
+        unknown=result.unknown,
+        stopped=result.stopped,
+        notes=result.notes,
+        images=result.images,
+    )

@@ -12,6 +12,7 @@ import struct
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,9 @@ HELLO_RUNS: Final = 48 << 10  # bytes of hello's `runs`: its header has 64 KiB i
 CLEAN_EVERY: Final = 600.0  # seconds between two looks at what may go of the journal
 CLEAN_PAUSE: Final = 10.0  # the same, while runs end
 WATCH: Final = 5.0  # seconds between two looks whether the scratch folder is still ours
+THREADS: Final = (
+    128  # a login profile holds one for 20 s; asyncio's own choice is six on a machine with two CPUs
+)
 READY: Final = "ready"
 BUSY: Final = "busy"  # another keeper serves this scratch folder
 FLOCK: Final = "hhqqi"  # struct flock: type, whence, start, length, pid
@@ -289,6 +293,7 @@ async def keep(scratch: Path, release: str, ready: int) -> None:
     """Run a keeper to its end; `ready` is a descriptor that hears READY, BUSY or what is wrong, and is closed."""
     keeper = Keeper(scratch, release, os.environ)
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(THREADS, "keeper"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, keeper.stop)
     told = False

@@ -16,7 +16,8 @@ from daemon.allowance import Allowance
 from daemon.protocol import frames
 from daemon.worker import interpreters, journal, output, surroundings, syntax
 from daemon.worker.environment import Ended, Ending, Environment, Spawn, first_of
-from daemon.worker.going import Peer, Run, Slot
+from daemon.worker.going import Peer, Run, Slot, result_frame
+from daemon.worker.patience import limited
 from daemon.worker.refusal import Refusal, own_rule
 
 MAX_GOING: Final = 512  # runs at once, queued ones too: each may hold a thread, five descriptors and a shell
@@ -263,7 +264,7 @@ class Runs:
                 slot.reset = (
                     slot.reset or known[run.interpreter] or "the worker's keeper ended and was started again"
                 )
-        cwd = await asyncio.to_thread(start_folder, run.frame.cwd)
+        cwd = await limited(start_folder, run.frame.cwd)
         environ = self.allowed.variables(self._environ)
         environment = interpreters.make(run.interpreter, cwd, environ, self._spawn)
         slot.environment = environment
@@ -397,18 +398,3 @@ def start_folder(cwd: str) -> str:
             "not_found", f"`cwd` {folder} is not a folder on this worker: make it first, or name another"
         )
     return str(folder)
-
-
-def result_frame(id: int, result: journal.Result) -> frames.Result:
-    return frames.Result(
-        id=id,
-        exit=result.exit,
-        seconds=result.seconds,
-        truncated=result.truncated,
-        full_output=result.full_output,
-        reset=result.reset,
-        unknown=result.unknown,
-        stopped=result.stopped,
-        notes=result.notes,
-        images=result.images,
-    )

@@ -3,19 +3,14 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any, Final, TypeVar
 
 from daemon.protocol import frames, framing
 from daemon.worker import files
 from daemon.worker.access import EVERYWHERE, Access
+from daemon.worker.patience import Used, limited
 from daemon.worker.reading import Reading
 from daemon.worker.refusal import Refusal
 from daemon.worker.writes import Writes
-
-T = TypeVar("T")
-
-FILE_WAIT: Final = 60.0  # seconds for one piece of a file: a file system that hangs must not hang a call
 
 
 class Credit:
@@ -84,10 +79,11 @@ async def send_file(
 ) -> None:
     """Answer a `read` with its pieces. Raises Refusal."""
     reading = await limited(Reading, frame, access, undo=Reading.close)
+    used = Used(reading.close)
     try:
         last = False
         while not last:
-            data, last = await limited(reading.piece)
+            data, last = await used.do(reading.piece)
             await credit.take(len(data))
             answer = frames.Bytes(
                 id=frame.id,
@@ -98,7 +94,7 @@ async def send_file(
             )
             await send(answer, data)
     finally:
-        await asyncio.to_thread(reading.close)
+        await used.end()
 
 
 async def receive_file(
@@ -122,38 +118,16 @@ async def receive_file(
         writing = await limited(files.Appending, frame, access, undo=files.Appending.drop)
     else:
         writing = await limited(files.Writing, frame, access, undo=files.Writing.drop)
+    used = Used(writing.drop)
     try:
         last = False
         while not last:
             data, last = await upload.get()
-            await limited(writing.add, data)
+            await used.do(writing.add, data)
             if not last:
                 taken(len(data))
-        await limited(writing.seal)
+        await used.do(writing.seal)
     except BaseException:
-        await asyncio.to_thread(writing.drop)
+        await used.end()
         raise
     return await writes.commit(writing, key)
-
-
-async def limited(work: Callable[..., T], *arguments: Any, undo: Callable[[T], None] | None = None) -> T:
-    """Do blocking work on a file in a thread, not longer than FILE_WAIT.
-
-    What it brings when nobody waits any more, after that time or a cancellation, is handed to `undo`.
-    """
-    loop = asyncio.get_running_loop()
-    future = loop.run_in_executor(None, partial(work, *arguments))
-
-    def late(done: asyncio.Future[T]) -> None:
-        if not done.cancelled() and not done.exception() and undo:
-            loop.run_in_executor(None, undo, done.result())
-
-    try:
-        async with asyncio.timeout(FILE_WAIT):
-            return await asyncio.shield(future)
-    except TimeoutError:
-        future.add_done_callback(late)
-        raise Refusal("failed", f"the file system did not answer within {FILE_WAIT:.0f} s") from None
-    except asyncio.CancelledError:
-        future.add_done_callback(late)
-        raise

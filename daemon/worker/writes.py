@@ -6,6 +6,7 @@ from weakref import WeakValueDictionary
 
 from daemon.worker import files, journal
 from daemon.worker.environment import Spawn
+from daemon.worker.patience import begun, let_go
 from daemon.worker.refusal import Refusal
 
 
@@ -42,10 +43,10 @@ class Writes:
         try:
             done = await self.before(key)
         except BaseException:
-            await asyncio.to_thread(writing.drop)
+            await let_go(writing.drop)
             raise
         if done is not None:
-            await asyncio.to_thread(writing.drop)
+            await let_go(writing.drop)
             return done
         result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if key:
@@ -59,7 +60,7 @@ class Writes:
         lock = self._paths.setdefault(writing.path, asyncio.Lock())
         try:
             async with lock:
-                await asyncio.to_thread(self._replace, writing, key)
+                await begun(self._replace, writing, key)
             result.set_result(writing.size)
         except Refusal as refusal:
             result.set_exception(refusal)

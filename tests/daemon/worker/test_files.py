@@ -5,6 +5,7 @@ import hashlib
 import os
 import socket
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from daemon.protocol import frames
+from daemon.worker import patience
 from daemon.worker.keeper import SOCKET, Keeper
 from daemon.worker.reading import Reading
 from tests.daemon.worker.dialing import Dial, Refused
@@ -288,11 +290,38 @@ async def test_more_of_a_write_than_the_window_ends_the_connection(dial: Dial, t
 async def test_a_file_system_that_hangs_does_not_hang_the_call(
     dial: Dial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from daemon.worker import transfer
-
-    monkeypatch.setattr(transfer, "FILE_WAIT", 0)
+    monkeypatch.setattr(patience, "FILE_WAIT", 0)
     with pytest.raises(Refused, match="the file system did not answer"):
         await dial.read("/etc/passwd")
+
+
+async def test_a_file_system_that_hangs_holds_up_no_answer_no_run_and_no_other_file(
+    dial: Dial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung, answers = tmp_path / "hung", threading.Event()
+    hung.write_bytes(b"x")
+    read = Reading._read
+
+    def hangs(self: Reading, size: int) -> bytes:
+        if self.path == str(hung):
+            answers.wait()
+        return read(self, size)
+
+    await dial.run("true")
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Reading, "_read", hangs)
+            patch.setattr(patience, "FILE_WAIT", 0.5)
+            patch.setattr(patience, "LET_GO_WAIT", 0)
+            for id in range(1000, 1040):
+                dial.send(frames.Read(id=id, path=str(hung)))
+            for id in range(1000, 1040):
+                with pytest.raises(Refused, match="the file system did not answer"):
+                    await dial.next(id)
+        assert (await dial.run("seq 30000 | tail -n 1; seq 30000")).end.exit == 0
+        assert (await dial.read("/etc/passwd"))[0]
+    finally:
+        answers.set()
 
 
 async def test_a_removal_takes_the_file_away_once(dial: Dial, tmp_path: Path) -> None:

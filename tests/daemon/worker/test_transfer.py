@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from daemon.protocol import frames
-from daemon.worker import transfer
+from daemon.worker import patience, transfer
 
 
 async def test_what_comes_when_nobody_waits_any_more_is_undone() -> None:
@@ -24,7 +24,7 @@ async def test_what_comes_when_nobody_waits_any_more_is_undone() -> None:
         loop.call_soon_threadsafe(undone.set)
 
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(transfer.limited(opened, undo=undo))
+        task = tasks.create_task(patience.limited(opened, undo=undo))
         await asyncio.to_thread(begun.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -36,7 +36,7 @@ async def test_what_comes_when_nobody_waits_any_more_is_undone() -> None:
 
 async def test_what_is_waited_for_is_not_undone() -> None:
     given: list[int] = []
-    assert await transfer.limited(lambda: 7, undo=given.append) == 7
+    assert await patience.limited(lambda: 7, undo=given.append) == 7
     assert given == []
 
 
@@ -50,7 +50,7 @@ async def test_a_failure_that_comes_when_nobody_waits_any_more_is_dropped() -> N
         raise OSError
 
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(transfer.limited(fails, undo=given.append))
+        task = tasks.create_task(patience.limited(fails, undo=given.append))
         await asyncio.to_thread(begun.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
