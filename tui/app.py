@@ -244,7 +244,8 @@ class OutriderApp(App[None]):
     @property
     def shown(self) -> str:
         """The id of the session on the screen, empty for none."""
-        return self.screen.session if isinstance(self.screen, SessionScreen) else ""
+        top = self.screen_stack[-1] if self.screen_stack else None  # there is none while the app ends
+        return top.session if isinstance(top, SessionScreen) else ""
 
     def on_app_focus(self) -> None:
         self.focused_terminal = True
@@ -357,10 +358,23 @@ class OutriderApp(App[None]):
 
     def action_show(self, name: str) -> None:
         """Show one of the screens of `places.SCREENS`."""
-        self.push_screen(places.SCREENS[name]())
+        screen = places.SCREENS[name]()
+        if type(screen) is not type(self.screen):
+            self.push_screen(screen)
+
+    def _put_away(self) -> None:
+        """What is written on the screen is kept before it goes."""
+        for screen in self.screen_stack:
+            if isinstance(screen, SessionScreen):
+                screen.keep()
+
+    async def action_quit(self) -> None:
+        self._put_away()
+        self.exit()
 
     def action_sessions(self) -> None:
         """Back to the list."""
+        self._put_away()
         while len(self.screen_stack) > 1:
             self.pop_screen()
         self._mark(set())
@@ -369,6 +383,7 @@ class OutriderApp(App[None]):
         """Show a session."""
         if id == self.shown:
             return
+        self._put_away()
         screen = SessionScreen(id)
         if isinstance(self.screen, SessionScreen):
             self.switch_screen(screen)

@@ -27,7 +27,7 @@ def worker(name: str = "local", state: Any = "connected") -> api.WorkerInfo:
 
 def stored(n: int, kind: Any, body: str = "", **fields: Any) -> Record:
     """A record as it stands in a file."""
-    record = records.draft(kind, body, id=f"{n:016x}", **fields)
+    record = records.draft(kind, body, **({"id": f"{n:016x}"} | fields))
     header = msgspec.structs.replace(record.header, n=n, time=NOW)
     return Record(header, record.body, records.encode(Record(header, record.body))[0])
 

@@ -197,19 +197,19 @@ class SessionScreen(DaemonScreen):
 
     def on_text_area_changed(self) -> None:
         if self._keeping is None:
-            self._keeping = self.set_timer(KEEP, self._keep)
+            self._keeping = self.set_timer(KEEP, self.keep)
 
     def on_composer_attached(self) -> None:
         chips = self.composer.chips
         shown = self.query_one("#chips", Static)
         shown.display = bool(chips)
         shown.update("\n".join(f"[{at}] {line(chip.name)}" for at, chip in enumerate(chips, 1)))
-        self._keep()
+        self.keep()
 
-    def _keep(self) -> None:
-        """The draft as it is now; it is written a little later."""
+    def keep(self) -> None:
+        """Keep the draft as it is now; it is written a little later."""
         self._keeping = None
-        if self.is_attached and not self._posting:
+        if self.is_attached and not self._posting and self.query(Composer):
             self.outrider.desk.write(self.session, self.composer.text, self.composer.chips)
             self.outrider.keep()
 
@@ -233,7 +233,7 @@ class SessionScreen(DaemonScreen):
             app.tell(str(error), bad=True)
         finally:
             self._posting = False
-            self._keep()
+            self.keep()
 
     def on_outbox_changed(self, event: OutboxChanged) -> None:
         if event.session == self.session:

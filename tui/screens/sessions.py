@@ -113,7 +113,7 @@ class SessionsScreen(DaemonScreen):
         elif not app.roster.loaded and app.starting:
             text = "Starting a daemon here …"
         elif not app.roster.loaded and app.lost:
-            start = "s, enter: start one on this machine" if app.given.start else ""
+            start = "s: start one on this machine" if app.given.start else ""
             text = f"▲ {app.lost}\n\n{start}\nctrl+q: quit\n\nIt is looked for all the while."
         elif not app.roster.loaded:
             text = "…"

@@ -1,0 +1,338 @@
+"""A session: live, posted to, stopped; lost and back; its composer and what becomes of drafts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.client import ApiFailure
+from daemon.protocol import api
+from daemon.protocol.records import Config, WorkerRef
+from tests.tui.daemonfake import FakeClient, info, stored
+from tests.tui.driving import Driver, running
+from tui.log.logview import LogView
+from tui.log.messages import Fork
+from tui.screens.session import SessionScreen
+from tui.screens.sessions import SessionsScreen
+from tui.widgets.composer import Composer
+from tui.widgets.table import SessionTable
+
+
+def one(**more: Any) -> FakeClient:
+    client = FakeClient()
+    client.add(
+        info("a1", "closed", "Mend the fence", n=2, **more),
+        stored(1, "start"),
+        stored(2, "message", "first words", via="x"),
+    )
+    return client
+
+
+async def opened(on: Driver, id: str = "a1") -> Composer:
+    """Session `id` on the screen and followed; its composer."""
+    await on.until(lambda: id in on.app.roster.infos)
+    on.app.open_session(id)
+    await on.until(lambda: on.app.shown == id and on.client.following(id))
+    found: Composer = on.one(Composer)
+    return found
+
+
+async def test_its_records_stand_there_and_new_ones_come(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        await on.sees("first words")
+        client.append("a1", stored(3, "message", "second words", via="y"))
+        await on.sees("second words")
+        client.stream("a1", api.Delta("text", "streams in now"))
+        await on.sees("streams in now")
+
+
+async def test_its_head_says_what_stands_about_it(tmp_path: Path) -> None:
+    client = one(
+        config=Config("m/model", workers=(WorkerRef("local", "/src"), WorkerRef("gpu")), context=4000)
+    )
+    async with running(client, tmp_path, (120, 30)) as on:
+        await opened(on)
+        await on.sees("✓ closed  Mend the fence")
+        await on.sees("1000/4000")
+        text = on.text()
+        assert "m/model" in text
+        assert "✓ local:/src" in text
+        assert "✗ gpu is not here" in text
+        client.stream("a1", api.RetryEvent("the model is overloaded", 3.0, 2))
+        await on.sees("the model is overloaded: trying again in 3.0 s, try 2")
+        client.stream("a1", api.Delta("text", "so"))
+        await on.until(lambda: "overloaded" not in on.text())
+
+
+async def test_one_connection_follows_the_open_session_and_none_another(tmp_path: Path) -> None:
+    client = one()
+    client.add(info("b2"))
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        assert (client.following("a1"), client.following("b2")) == (1, 0)
+        await opened(on, "b2")
+        await on.until(lambda: (client.following("a1"), client.following("b2")) == (0, 1))
+        await on.press("ctrl+s")
+        await on.until(lambda: (client.following("a1"), client.following("b2")) == (0, 0))
+
+
+async def test_enter_posts_and_the_post_is_seen(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        found = await opened(on)
+        await on.write("a third word")
+        await on.press("enter")
+        await on.until(lambda: client.texts == [("a1", "a third word")])
+        await on.sees("a third word")
+        assert found.text == ""
+        assert on.app.desk.unsent() == []
+
+
+async def test_nothing_is_posted_where_nothing_is_written(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        await on.press("enter", "space", "enter")
+        assert client.posts == {}
+
+
+async def test_ctrl_x_stops_from_the_composer_and_from_the_log(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        await on.press("ctrl+x")
+        await on.until(lambda: client.done == [("stop", "a1", "tui")])
+        await on.press("escape", "ctrl+x")
+        await on.until(lambda: client.done == [("stop", "a1", "tui")] * 2)
+
+
+async def test_escape_goes_to_the_log_i_back_and_escape_again_to_the_list(tmp_path: Path) -> None:
+    async with running(one(), tmp_path) as on:
+        found = await opened(on)
+        await on.until(lambda: found.has_focus)
+        await on.press("escape")
+        await on.until(lambda: not found.has_focus)
+        await on.press("i")
+        await on.until(lambda: found.has_focus)
+        await on.press("escape", "escape")
+        await on.until(lambda: isinstance(on.app.screen, SessionsScreen))
+
+
+async def test_retry_copy_and_end_have_keys(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        await on.press("ctrl+r")
+        await on.until(lambda: client.done == [("retry", "a1")])
+        await on.press("f8")
+        await on.sees("End Mend the fence for good?")
+        await on.write("end")
+        await on.press("enter")
+        await on.until(lambda: client.done[-1] == ("end", "a1", "tui"))
+        await on.press("ctrl+f")
+        await on.until(lambda: client.done[-1] == ("create", "a1", "3", ""))
+
+
+async def test_a_fork_in_the_log_makes_a_copy_with_the_message_to_edit(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        on.one(LogView).post_message(Fork(2, "first words"))
+        await on.until(lambda: client.done == [("create", "a1", "2", "")])
+        await on.until(lambda: on.app.shown not in ("", "a1"))
+        await on.until(lambda: on.one(Composer).text == "first words")
+
+
+async def test_a_session_that_has_ended_takes_no_words_and_says_what_does(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        found = await opened(on)
+        client.change("a1", status="ended", n=3)
+        await on.sees("it is ended; ctrl+f makes a copy that can go on")
+        await on.write("x")
+        await on.press("enter")
+        assert found.text == ""
+        assert client.posts == {}
+
+
+async def test_a_post_while_the_daemon_is_away_waits_and_arrives_once(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        client.lose()
+        await on.sees("read only until it is back")
+        assert "first words" in on.text()
+        await on.write("patience")
+        await on.press("enter")
+        await on.sees("↑ waits for the daemon: patience")
+        client.back()
+        await on.until(lambda: client.texts == [("a1", "patience")])
+        await on.until(lambda: "↑" not in on.text())
+
+
+async def test_a_post_whose_answer_is_lost_is_sent_again_under_one_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tui.outbox.AGAIN", 0.01)
+    client = one()
+    client.cut_posts = 2
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        await on.write("once")
+        await on.press("enter")
+        await on.until(lambda: client.cut_posts == 0 and on.app.desk.unsent() == [])
+        assert client.texts == [("a1", "once")]
+        assert sum(record.body == b"once" for record in client.found["a1"]) == 1
+
+
+async def test_a_post_that_never_arrived_is_sent_by_the_next_start(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        client.lose()
+        await on.sees("read only")
+        await on.write("late")
+        await on.press("enter")
+        await on.sees("↑ waits for the daemon: late")
+    client.gone = ""
+    async with running(client, tmp_path) as on:
+        await on.until(lambda: client.texts == [("a1", "late")])
+
+
+async def test_a_post_that_is_refused_comes_back_before_what_was_written_since(tmp_path: Path) -> None:
+    client = one()
+    client.refusal = ApiFailure(413, "the post is too large")
+    client.hangs.clear()
+    async with running(client, tmp_path) as on:
+        client.hangs.set()
+        found = await opened(on)
+        client.hangs.clear()
+        await on.write("too much")
+        await on.press("enter")
+        await on.sees("↑ on its way: too much")
+        await on.write("more")
+        await on.until(lambda: on.app.desk.draft("a1").text == "more")
+        client.hangs.set()
+        await on.until(lambda: found.text == "too much\nmore")
+        assert on.said() == ["not posted: the post is too large"]
+        assert on.app.desk.unsent() == []
+
+
+async def test_a_draft_stays_with_its_session_and_over_a_restart(tmp_path: Path) -> None:
+    client = one()
+    client.add(info("b2"))
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        await on.write("for a1")
+        await on.until(lambda: on.app.desk.draft("a1").text == "for a1")
+        assert (await opened(on, "b2")).text == ""
+        await on.write("for b2")
+        await on.until(lambda: on.app.desk.draft("b2").text == "for b2")
+        assert (await opened(on)).text == "for a1"
+    async with running(client, tmp_path) as on:
+        assert (await opened(on, "b2")).text == "for b2"
+
+
+async def test_a_draft_that_is_just_written_is_kept_when_the_screen_goes(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        await on.write("quick")
+        await on.press("ctrl+s")
+        await on.until(lambda: isinstance(on.app.screen, SessionsScreen))
+        assert (await opened(on)).text == "quick"
+        await on.write("er")
+        await on.press("ctrl+q")
+    async with running(client, tmp_path) as on:
+        assert (await opened(on)).text == "quicker"
+
+
+async def test_brackets_go_to_the_sessions_beside_it(tmp_path: Path) -> None:
+    client = FakeClient()
+    for n, id in enumerate(("c3", "b2", "a1")):
+        client.add(info(id, updated=f"2026-11-30T12:00:{n:02}.000Z"))
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        await on.press("escape", "right_square_bracket")
+        await on.until(lambda: on.app.shown == "b2")
+        await on.press("escape", "left_square_bracket")
+        await on.until(lambda: on.app.shown == "a1")
+        await on.press("escape", "left_square_bracket")
+        await on.until(lambda: on.app.shown == "c3")
+        assert len([screen for screen in on.app.screen_stack if isinstance(screen, SessionScreen)]) == 1
+
+
+async def test_an_exclamation_mark_goes_to_the_next_that_wants_a_person(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        await on.until(lambda: on.app.roster.loaded)
+        await on.press("exclamation_mark")
+        await on.until(lambda: on.said() == ["no session wants you"])
+        client.add(info("b2", "failed", updated="2026-11-30T12:01:00.000Z"))
+        client.add(info("c3", "closed", updated="2026-11-30T12:02:00.000Z"))
+        await on.until(lambda: len(on.app.roster.urgent()) == 2)
+        await on.press("exclamation_mark")
+        await on.until(lambda: on.app.shown == "b2" and len(on.app.roster.urgent()) == 1)
+        await on.press("escape", "exclamation_mark")
+        await on.until(lambda: on.app.shown == "c3" and not on.app.roster.urgent())
+
+
+async def test_the_list_can_stand_beside_it(tmp_path: Path) -> None:
+    client = one()
+    client.add(info("b2", title="Another", updated="2026-11-30T13:00:00.000Z"))
+    async with running(client, tmp_path, (120, 30)) as on:
+        await opened(on)
+        await on.press("ctrl+b")
+        await on.sees("Another")
+        assert on.one(SessionTable).has_focus
+        await on.press("k", "enter")
+        await on.until(lambda: on.app.shown == "b2")
+        await on.sees("Mend the fence")
+        await on.press("ctrl+b")
+        await on.until(lambda: "Mend the fence" not in on.text())
+
+
+async def test_the_list_does_not_stand_beside_it_on_a_narrow_screen(tmp_path: Path) -> None:
+    async with running(one(), tmp_path, (80, 24)) as on:
+        await opened(on)
+        await on.press("ctrl+b")
+        await on.until(lambda: on.said() == ["the list beside a session needs 90 columns"])
+
+
+async def test_a_session_that_fails_elsewhere_is_told_and_the_one_on_the_screen_is_not(
+    tmp_path: Path,
+) -> None:
+    client = one()
+    client.add(info("b2", "stepping", "Paint the gate"))
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        client.change("a1", status="failed", n=3, updated="2026-11-30T12:01:00.000Z")
+        client.change("b2", status="failed", n=8, updated="2026-11-30T12:01:00.000Z")
+        await on.until(lambda: on.said() == ["Paint the gate: failed"])
+        await on.until(lambda: [each.id for each in on.app.roster.urgent()] == ["b2"])
+
+
+@pytest.mark.parametrize("size", [(80, 24), (240, 70)])
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "ansi-dark", "ansi-light", "nord"])
+async def test_it_is_drawn_in_every_size_and_theme(tmp_path: Path, size: tuple[int, int], theme: str) -> None:
+    async with running(one(), tmp_path, size, theme=theme) as on:
+        await opened(on)
+        await on.sees("first words")
+        assert on.app.theme == theme
+        assert "write a message" in on.text()
+        for strip in on.app.screen._compositor.render_strips():
+            assert strip.cell_length == size[0]
+
+
+async def test_it_quits_at_once_while_every_call_hangs(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        client.hangs.clear()
+        await on.press("ctrl+x")
+        await on.write("words")
+        await on.press("enter", "ctrl+r", "ctrl+q")
+        await on.until(lambda: not on.app.is_running)
+    assert client.posts == {}
