@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from daemon.protocol import api
+from tui.choice import Choice
 
 HISTORY: Final = 100  # posts of a session that `up` goes back through
 KEPT: Final = 500  # sessions whose drafts and history are kept, those changed last
@@ -47,12 +48,15 @@ class Unsent(Struct, frozen=True):
 
 
 class Prefs(Struct, frozen=True):
-    """What is remembered of one daemon. `seen`: when each session was looked at; `began`: the first look at any."""
+    """What is remembered of one daemon. `seen`: when each session was looked at; `began`: the first look at any.
+
+    `choice`: how the last new session was made.
+    """
 
     began: str = ""
     seen: dict[str, str] = {}
     theme: str = ""
-    model: str = ""
+    choice: Choice = Choice()
 
 
 class Desk:

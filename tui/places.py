@@ -31,8 +31,15 @@ def _tokens() -> Screen[Any]:
     return TokensScreen()
 
 
+def _new() -> Screen[Any]:
+    from tui.screens.new import NewScreen
+
+    return NewScreen()
+
+
 SCREENS: Mapping[str, Callable[[], Screen[Any]]] = {
     "help": _help,
+    "new": _new,
     "workers": _workers,
     "tokens": _tokens,
 }
@@ -44,13 +51,16 @@ def places() -> list[keymap.Place]:
     from tui.log.logview import LogView
     from tui.screens.confirm import Confirm
     from tui.screens.help import HelpScreen
+    from tui.screens.new import NewScreen
     from tui.screens.session import SessionScreen
     from tui.screens.sessions import SessionsScreen
     from tui.screens.tokens import MadeTokenDialog, NewTokenDialog, TokensScreen
     from tui.screens.workers import WorkersScreen
     from tui.widgets.composer import Composer
+    from tui.widgets.models import ModelList
     from tui.widgets.rows import Rows
     from tui.widgets.table import SessionTable
+    from tui.widgets.tick import Tick
 
     classes: tuple[tuple[str, tuple[type[DOMNode], ...]], ...] = (
         ("Everywhere", (OutriderApp,)),
@@ -58,6 +68,7 @@ def places() -> list[keymap.Place]:
         ("A session", (SessionScreen,)),
         ("The log", (LogView,)),
         ("The composer", (Composer,)),
+        ("A new session", (NewScreen, ModelList, Tick)),
         ("Workers", (Rows, WorkersScreen)),
         ("Join tokens", (TokensScreen,)),
         ("A new join token", (NewTokenDialog,)),

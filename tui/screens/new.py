@@ -1,0 +1,276 @@
+"""A new session: its first message, model, workers, limit, tools and parameters; it begins with the last choice."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+import msgspec
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widgets import Footer, Input, Label, Static, TextArea
+
+from daemon.client import ApiFailure
+from daemon.plain import line
+from daemon.protocol import api
+from daemon.protocol.records import WorkerRef
+from tui import attach, choice, workertext
+from tui.choice import Choice, Wrong
+from tui.desk import Chip
+from tui.keymap import key
+from tui.messages import RosterChanged
+from tui.screens.base import DaemonScreen
+from tui.widgets.banner import Banner
+from tui.widgets.composer import Composer
+from tui.widgets.models import ModelPicker
+from tui.widgets.tick import Tick
+
+DRAFT: Final = "new"  # the draft that is kept for the session that is not made yet
+INVALID: Final = 422
+FIELDS: Final = {  # of a form, and the widget that gets the focus where one is wrong
+    "message": "composer",
+    "model": "model-name",
+    "workers": "",
+    "context": "context",
+    "tools": "tools",
+    "params": "params",
+    "": "",
+}
+
+
+CONTEXT: Final = "tokens: 200k; empty: the model's own limit"
+TOOLS: Final = "default, patch, or names: run read; empty: what suits the model"
+PARAMS: Final = "the provider's own settings, as TOML or JSON: temperature = 0.2"
+
+
+class WorkerPick(Horizontal):
+    """A worker to tick, and the folder where the session starts there."""
+
+    DEFAULT_CSS = """
+    WorkerPick { height: 1; }
+    WorkerPick Tick { width: 34; }
+    WorkerPick Input { width: 1fr; }
+    """
+
+    def __init__(self, worker: str, cwd: str, ticked: bool) -> None:
+        super().__init__(id=f"worker-{worker}")
+        self.worker = worker
+        self._cwd = cwd
+        self._ticked = ticked
+
+    def compose(self) -> ComposeResult:
+        yield Tick(self.worker, self._ticked)
+        yield Input(self._cwd, placeholder="its folder; empty: the home", compact=True)
+
+    def say(self, worker: api.WorkerInfo | None) -> None:
+        """How it stands now."""
+        said = "not here" if worker is None else workertext.state(worker)[0]
+        self.query_one(Tick).label = line(f"{self.worker} · {said}")
+
+    @property
+    def ref(self) -> WorkerRef | None:
+        """The worker with its folder; None where it is not ticked."""
+        if not self.query_one(Tick).value:
+            return None
+        return WorkerRef(self.worker, self.query_one(Input).value.strip())
+
+
+class FirstMessage(Composer):
+    """The composer, where escape leads back."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [key("composer.leave", "escape", "leave", "Back", show=True)]
+
+
+class NewScreen(DaemonScreen):
+    """Enter in the message makes the session and posts it; what is written stays when the screen is left."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key("new.make", "f2,ctrl+enter", "make", "Make it", show=True),
+        key("new.back", "escape", "leave", "Back", show=True),
+    ]
+    DEFAULT_CSS = """
+    NewScreen #form { padding: 0 1; height: 1fr; scrollbar-size-vertical: 1; }
+    NewScreen .field { height: auto; margin-bottom: 1; }
+    NewScreen .field Label { width: 10; color: $text-muted; }
+    NewScreen .field > Vertical { height: auto; width: 1fr; }
+    NewScreen .wrong { color: $text-error; height: auto; display: none; }
+    NewScreen #workers { height: auto; }
+    NewScreen Composer { min-height: 4; }
+    NewScreen #params { height: 4; border: none; padding: 0; }
+    NewScreen #chips { display: none; height: auto; color: $text-muted; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._making = False
+
+    def compose(self) -> ComposeResult:
+        last = self.outrider.prefs.choice
+        yield Static("New session", id="bar", markup=False)
+        yield Banner(id="banner")
+        with VerticalScroll(id="form", can_focus=False):
+            for name, made in (
+                ("message", (FirstMessage(id="composer"), Static("", id="chips", markup=False))),
+                ("model", (ModelPicker(last.model),)),
+                ("workers", (Vertical(id="workers"),)),
+                ("context", (Input(last.context, placeholder=CONTEXT, id="context", compact=True),)),
+                ("tools", (Input(last.tools, placeholder=TOOLS, id="tools", compact=True),)),
+                ("params", (_params(last.params),)),
+            ):
+                with Horizontal(classes="field"):
+                    yield Label(name)
+                    with Vertical():
+                        yield from made
+                        yield Static("", id=f"wrong-{name}", classes="wrong", markup=False)
+            yield Static("", id="wrong-", classes="wrong", markup=False)
+        yield Footer(compact=True, show_command_palette=False)
+
+    @property
+    def composer(self) -> Composer:
+        return self.query_one(Composer)
+
+    def on_mount(self) -> None:
+        draft = self.outrider.desk.draft(DRAFT)
+        self.composer.put(draft.text, draft.chips, draft.history)
+        self.composer.focus()
+        self._show_workers()
+        self.outrider.work(self._load(), "models")
+
+    async def _load(self) -> None:
+        found = await self.outrider.client.providers()
+        if self.is_attached:
+            self.query_one(ModelPicker).load(found)
+
+    # ---- the workers
+
+    def on_roster_changed(self, event: RosterChanged) -> None:
+        self.query_one(Banner).tell(self.outrider.lost)
+        self._show_workers()
+
+    def _show_workers(self) -> None:
+        app = self.outrider
+        there = {pick.worker: pick for pick in self.query(WorkerPick)}
+        last = app.prefs.choice.workers
+        for name, cwd, ticked in choice.offered(workertext.ordered(app.roster.workers.values()), last):
+            if name in there:
+                there[name].say(app.roster.workers.get(name))
+                continue
+            here = name == workertext.LOCAL and app.given.here
+            pick = WorkerPick(name, app.given.cwd if here else cwd, ticked)
+            self.query_one("#workers", Vertical).mount(pick)
+            pick.call_after_refresh(pick.say, app.roster.workers.get(name))
+
+    # ---- what is written
+
+    def _choice(self) -> Choice:
+        refs = [pick.ref for pick in self.query(WorkerPick)]
+        return Choice(
+            self.query_one(ModelPicker).field.value.strip(),
+            tuple(ref for ref in refs if ref is not None),
+            self.query_one("#context", Input).value.strip(),
+            self.query_one("#tools", Input).value.strip(),
+            self.query_one("#params", TextArea).text,
+        )
+
+    def _keep(self, text: str, chips: tuple[Chip, ...]) -> None:
+        self.outrider.desk.write(DRAFT, text, chips)
+        self.outrider.keep()
+
+    def on_composer_attached(self) -> None:
+        chips = self.query_one("#chips", Static)
+        chips.display = bool(self.composer.chips)
+        chips.update("  ".join(f"▣ {line(chip.name)}" for chip in self.composer.chips))
+
+    def on_composer_tells(self, event: Composer.Tells) -> None:
+        self.outrider.tell(event.text, event.bad)
+
+    def on_composer_editor(self) -> None:
+        self.outrider.work(self._edit(), "editor", exclusive=True)
+
+    async def _edit(self) -> None:
+        text = await self.outrider.edited(self.composer.text)
+        if self.is_attached:
+            self.composer.put(text, self.composer.chips, self.composer.posts)
+
+    def on_composer_left(self) -> None:
+        self.action_leave()
+
+    def action_leave(self) -> None:
+        """Back; the message is kept for the next time."""
+        self._keep(self.composer.text, self.composer.chips)
+        self.dismiss()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "stop"  # the composer's key for it: nothing runs here
+
+    # ---- making it
+
+    def on_composer_sent(self) -> None:
+        self.action_make()
+
+    def on_input_submitted(self) -> None:
+        self.action_make()
+
+    def on_model_picker_picked(self) -> None:
+        picks = self.query(WorkerPick)
+        (picks.first().query_one(Tick) if picks else self.query_one("#context", Input)).focus()
+
+    def action_make(self) -> None:
+        if self._making:
+            return
+        written, text, chips = self._choice(), self.composer.text, self.composer.chips
+        try:
+            create = choice.create(written)
+        except Wrong as error:
+            self._say(error.fields)
+            return
+        self._say({})
+        self._making = True
+        self._keep(text, chips)
+        self.outrider.work(self._make(create, written, text, chips), "new session")
+
+    async def _make(self, create: api.Create, written: Choice, text: str, chips: tuple[Chip, ...]) -> None:
+        app = self.outrider
+        try:
+            parts = await asyncio.to_thread(attach.parts, text, chips)
+            id = await app.client.create(create)
+        except attach.NotPostable as error:
+            self._say({"message": str(error)})
+            return
+        except ApiFailure as error:
+            field, why = choice.field_of(error.message) if error.status == INVALID else ("", error.message)
+            self._say({field if field in FIELDS else "": line(why, 1000)})
+            return
+        finally:
+            self._making = False
+        app.desk.prefer(msgspec.structs.replace(app.prefs, choice=written))
+        app.desk.write(DRAFT, "")
+        if parts:
+            app.desk.write(id, text, chips)
+            app.post(id, text, parts)
+        app.keep()
+        app.roster.take(await app.client.info(id))
+        if self.is_current:
+            self.dismiss()
+        app.open_session(id)
+
+    def _say(self, wrong: Mapping[str, str]) -> None:
+        """What is wrong, each at its field; the first of them gets the focus."""
+        if not self.is_attached:
+            if wrong:
+                self.outrider.tell("; ".join(wrong.values()), bad=True)
+            return
+        first = ""
+        for name, widget in FIELDS.items():
+            said = self.query_one(f"#wrong-{name}", Static)
+            said.display = name in wrong
+            said.update(wrong.get(name, ""))
+            if name in wrong:
+                first = first or widget
+                said.scroll_visible(animate=False)
+        if first:
+            self.query_one(f"#{first}").focus()
+
+
+def _params(text: str) -> TextArea:
+    return TextArea(text, id="params", tab_behavior="focus", compact=True, placeholder=PARAMS)
