@@ -276,18 +276,20 @@ class Journal:
     def clean(self) -> None:
         """Let go what may go: acknowledged and old; then, over KEEP_BYTES, the oldest that are not going.
 
-        Of one that was not acknowledged its output goes first, then its text: a tombstone stays, so that it is
-        never run again and whoever asks is told.
+        While the disk is short half of what there is goes, but no result that was not taken. Of one that was not
+        acknowledged its output goes first, then its text: a tombstone stays, so that it is never run again and whoever
+        asks is told.
         """
         now = self._clock()
         ended = sorted((entry.ended, key) for key, entry in list(self.entries.items()) if entry.ended)
         for when, key in ended:
             if self.entries[key].acked and now - when > KEEP_FOR:
                 self._remove(key)
-        for step in (self._remove_acked, self._drop_output, self._bury):
+        most = min(KEEP_BYTES, self._total() // 2) if self._is_short() else KEEP_BYTES
+        for step, limit in ((self._remove_acked, most), (self._drop_output, most), (self._bury, KEEP_BYTES)):
             total = self._total()
             for _, key in ended:
-                if total <= KEEP_BYTES:
+                if total <= limit:
                     break
                 if entry := self.entries.get(key):
                     total -= entry.size + entry.bytes
@@ -301,6 +303,12 @@ class Journal:
                 except (OSError, framing.FramingError) as error:  # the next start finds out what that costs
                     log.error("%s cannot be made smaller: %s", segment.path, error)
                     self._broken.add(segment.path)
+
+    def _is_short(self) -> bool:
+        try:
+            return output.to_spare(self.folder) < 0
+        except OSError:
+            return False
 
     def _total(self) -> int:
         return sum(entry.size + entry.bytes for entry in list(self.entries.values()) if entry.ended)
@@ -351,7 +359,7 @@ class Journal:
             result = self.result(key)
             for name in (OUTPUT, LATER, *(Path(image.path).name for image in result.images)):
                 (self.path(key) / name).unlink(missing_ok=True)
-            note = "the whole output was let go: the worker's journal was over its limit"
+            note = "the whole output was let go: the worker's journal was over its limit, or its disk almost full"
             kept = msgspec.structs.replace(result, full_output="", images=(), notes=(*result.notes, note))
             self.finish(key, kept)
 
@@ -370,9 +378,9 @@ class Journal:
 
     def set_environment(self, session: str, interpreter: str, reset: str) -> None:
         folder = self.folder / folder_name(session)
-        folder.mkdir(mode=0o700, exist_ok=True)
         known = self.environments(session) | {interpreter: reset}
         with contextlib.suppress(OSError):  # a full disk costs the model one sentence, not its run
+            folder.mkdir(mode=0o700, exist_ok=True)
             write_whole(folder / ENVIRONMENTS, _encode(known))
 
     def runs(self, limit: int) -> list[Key]:

@@ -38,7 +38,7 @@ READY: Final = "ready"
 BUSY: Final = "busy"  # another keeper serves this scratch folder
 FLOCK: Final = "hhqqi"  # struct flock: type, whence, start, length, pid
 SHUT_DOWN: Final = "the worker's keeper was ended"
-REMOVED: Final = "the worker's scratch folder was removed or replaced"
+REMOVED: Final = "the worker's scratch folder, or its journal, was removed or replaced"
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Keeper:
         self._reason = SHUT_DOWN
         self._retiring = ""
         self._home = ""
-        self._lock = (0, 0)  # device and inode of the lock file
+        self._lock = self._journal = (0, 0)  # device and inode of the lock file and of the journal's folder
         self._ended = asyncio.Event()
         self._access = access.EVERYWHERE
         self.runs: runs.Runs
@@ -128,6 +128,7 @@ class Keeper:
         names = self._find(allowed.variables(self._environ))
         kept = journal.Journal(self.scratch / "runs")
         held.callback(kept.close)
+        self._journal = identity(kept.folder)
         kept.load()
         self._home = surroundings.home()
         path = self.scratch / SOCKET
@@ -221,9 +222,13 @@ class Keeper:
         """Whether the lock is still where the next keeper looks for it. Blocks."""
         return identity(self.scratch / LOCK) == self._lock
 
+    def _is_whole(self) -> bool:
+        """Whether the scratch folder is still ours, and the journal still in it. Blocks."""
+        return self._ours() and identity(self.runs.journal.folder) == self._journal
+
     async def _watch(self) -> None:
         """End with the scratch folder: nothing can be journaled any more, nobody can dial, and nobody would end us."""
-        while await asyncio.to_thread(self._ours):
+        while await asyncio.to_thread(self._is_whole):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WATCH):
                     await self._stop.wait()

@@ -25,7 +25,8 @@ COUNT_SELF: Final = (
     8 << 20
 )  # bytes of a file whose lines are counted here; of a larger one by wc, ten times faster
 MAX_FILE: Final = 4 << 30  # bytes of one run's output that are kept; what comes after is only counted
-LOOK_EVERY: Final = 64 << 20  # bytes of one run's output between two looks at the room on the disk
+LOOK_EVERY: Final = 64 << 20  # bytes of one run's output between two looks at the room on the disk, at most
+LOOK_SOON: Final = 1 << 20  # the same, at least
 KEEP_FREE: Final = 512 << 20  # bytes, or a twentieth, of the disk that output leaves to others
 MAX_LATER: Final = 8 << 20  # the same of what background processes print between two runs
 
@@ -49,7 +50,7 @@ class Sink:
         self.kept = 0
         self.trouble = ""
         self._limit = limit
-        self._look = LOOK_EVERY
+        self._look = 0  # bytes of output at which the disk is looked at next
         self._fd = -1
         self._start = 0  # bytes that the file had before
         self._ring = b""
@@ -116,11 +117,12 @@ class Sink:
         try:
             if self._fd < 0:
                 self._open()
-            if self.kept > self._look:
-                self._look += LOOK_EVERY
-                if disk_is_short(self._fd):
+            if self.kept >= self._look:
+                spare = to_spare(self._fd)
+                if spare < 0:
                     self.trouble = self._only("the disk is almost full")
                     return 0
+                self._look = self.kept + max(LOOK_SOON, min(LOOK_EVERY, spare // 4))  # others print as well
         except OSError as error:
             self._fail(error)
             return 0
@@ -165,10 +167,10 @@ class Sink:
             self._fd = -1
 
 
-def disk_is_short(fd: int) -> bool:
-    """Whether the file system of an open file has no room that output should take."""
-    found = os.fstatvfs(fd)
-    return found.f_bavail * found.f_frsize < min(KEEP_FREE, found.f_blocks * found.f_frsize // 20)
+def to_spare(file: int | Path) -> int:
+    """Bytes that output may take of the file system of an open file or a folder; below 0 it has less than it should."""
+    found = os.statvfs(file)
+    return found.f_bavail * found.f_frsize - min(KEEP_FREE, found.f_blocks * found.f_frsize // 20)
 
 
 def copy(pipe: int, sink: Sink, budget: int) -> tuple[int, bool]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from daemon.worker import journal
+from daemon.worker import journal, output
 from daemon.worker.journal import Journal, Meta, Result, folder_name
 
 
@@ -361,6 +361,26 @@ def test_over_the_limit_an_unacknowledged_one_loses_its_output_then_its_text_and
     assert set(kept.entries) == {*keys, ("s", "going")}
     assert going.exists()
     assert set(opened().entries) == {*keys, ("s", "going")}
+
+
+def test_while_the_disk_is_short_half_of_what_there_is_goes_but_no_result_that_was_not_taken(
+    opened: Callable[[], Journal], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = opened()
+    keys = [run(kept, clock, f"c{n}", 10_000) for n in range(4)]
+    kept.ack(keys[3])
+    spare = [0]
+    monkeypatch.setattr(output, "to_spare", lambda _: spare[0])
+    kept.clean()
+    assert set(kept.entries) == set(keys)
+    spare[0] = -1
+    kept.clean()
+    assert set(kept.entries) == set(keys[:3])
+    assert [(kept.path(key) / "output").exists() for key in keys[:3]] == [False, False, True]
+    for _ in range(5):
+        kept.clean()
+    assert not any((kept.path(key) / "output").exists() for key in keys)
+    assert [kept.result(key).text for key in keys[:3]] == ["text"] * 3
 
 
 def test_hello_names_the_newest_that_fit(opened: Callable[[], Journal], clock: Clock) -> None:

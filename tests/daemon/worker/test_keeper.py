@@ -214,6 +214,19 @@ async def test_a_keeper_whose_scratch_folder_is_removed_ends_and_leaves_the_next
     assert not (scratch / SOCKET).exists()
 
 
+async def test_a_keeper_whose_journal_is_removed_ends_so_that_another_one_can_journal_again(
+    scratch: Path, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.worker.keeper.WATCH", 0.02)
+    old, new = (Keeper(scratch, "1", os.environ, lambda _: found) for _ in range(2))
+    async with old.listening(), await Dial.to(scratch / SOCKET) as dial:
+        await dial.run("x=1")
+        await asyncio.to_thread(shutil.rmtree, scratch / "runs")
+        await old.serve()
+    async with new.listening(), await Dial.to(scratch / SOCKET) as dial:
+        assert (await dial.run("echo new")).text == "new\n"
+
+
 async def test_one_scratch_folder_has_one_keeper(keeper: Keeper) -> None:
     lock = keeper.scratch / LOCK
     asked = await asyncio.create_subprocess_exec(

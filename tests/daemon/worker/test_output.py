@@ -174,6 +174,25 @@ def test_moved_and_written_output_is_the_same(tmp_path: Path, limit: int) -> Non
         assert Path(sink.path).read_bytes() == data[:limit]
 
 
+def test_a_disk_that_is_short_takes_no_output_from_its_first_byte_on_and_the_end_is_shown_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spare = [-1]
+    monkeypatch.setattr(output, "to_spare", lambda _: spare[0])
+    sink = Sink(str(tmp_path / "short"))
+    sink.write(b"line\n")
+    assert (sink.kept, sink.tail()) == (0, ("line\n", 0))
+    assert sink.trouble == "only the first 0 bytes of the output are kept: the disk is almost full"
+    sink.close()
+    spare[0] = 2 << 20
+    sink = Sink(str(tmp_path / "small"))
+    sink.write(bytes(1 << 20))
+    spare[0] = -1
+    sink.write(bytes(1 << 20))
+    sink.close()
+    assert (sink.kept, sink.size) == (1 << 20, 2 << 20), "it is looked at again long before LOOK_EVERY"
+
+
 def test_lines_of_a_large_file_are_counted_alike_with_and_without_wc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
