@@ -1,35 +1,28 @@
 """The terminal UI's app: one daemon watched, its sessions opened, what is posted sent, every error told in a line."""
 
 import asyncio
-import os
-import shlex
-import subprocess
-import tempfile
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Final, assert_never
 
 import msgspec
-from msgspec import Struct
-from textual.app import App
 from textual.binding import BindingType
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES
 from textual.timer import Timer
 
-from daemon.client import ApiFailure, Back, Client, Lost, Unreachable, Watched
-from daemon.plain import line, safe
+from daemon.client import ApiFailure, Back, Client, Lost, Watched
+from daemon.plain import line
 from daemon.protocol import api
 from daemon.protocol.records import WorkerRef
 from tui import keymap, palette, patches, places, words
+from tui.deeds import Deeds, Given
 from tui.desk import Desk, Prefs, Unsent
 from tui.doing import Doing
 from tui.messages import OutboxChanged, Returned, RosterChanged
-from tui.outbox import VIA, Outbox
-from tui.roster import Roster
-from tui.screens.confirm import Confirm
+from tui.outbox import Outbox
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
 from tui.widgets.table import Row
@@ -41,21 +34,7 @@ TOASTS: Final = 3  # at once; more are counted
 THEME: Final = "textual-dark"
 
 
-class Given(Struct, frozen=True):
-    """What the command line hands over. `here`: the daemon's socket is on this machine; `cwd`: where we were started.
-
-    `start` starts a daemon here and returns when it is ready, None where that cannot be. `where`: for people.
-    """
-
-    where: str
-    here: bool
-    cwd: str
-    start: Callable[[], Awaitable[None]] | None = None
-    theme: str = ""
-    keys: Mapping[str, str] = {}
-
-
-class OutriderApp(App[None]):
+class OutriderApp(Deeds):
     """Screens draw; what they know of the daemon stands here, in `roster`, and what they change goes through here."""
 
     CSS_PATH = "app.tcss"
@@ -68,6 +47,8 @@ class OutriderApp(App[None]):
         keymap.key("app.help", "question_mark,f1", "show('help')", "Help", show=True),
         keymap.key("app.sessions", "ctrl+s", "sessions", "Sessions"),
         keymap.key("app.new", "ctrl+n", "new", "New session"),
+        keymap.key("app.workers", "f4", "show('workers')", "Workers"),
+        keymap.key("app.settings", "f9", "show('settings')", "Settings"),
         keymap.key("app.previous", "left_square_bracket", "beside(-1)", "Previous session"),
         keymap.key("app.next", "right_square_bracket", "beside(1)", "Next session"),
         keymap.key("app.urgent", "exclamation_mark", "urgent", "Next that wants you"),
@@ -80,24 +61,17 @@ class OutriderApp(App[None]):
         given: Given,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        edit: Callable[[Path], None] | None = None,
+        edit: Callable[[Path], Awaitable[None]] | None = None,
     ) -> None:
-        super().__init__()
         patches.apply()
-        self.client = client
-        self.desk = desk
-        self.given = given
+        super().__init__(client, desk, given, edit)
         self.now = now
-        self._edit = edit or self._run_editor
-        self.roster = Roster(desk.prefs.seen, desk.prefs.began)
-        self.lost = ""  # why the daemon is not there, empty while it is
-        self.starting = False
         self.focused_terminal = True
         self.side = False  # whether sessions show the list beside them
         self.limits: dict[str, int] = {}  # of models' contexts, in tokens
         self.linked = asyncio.Event()
         self.outbox = Outbox(client, desk, self.linked, self._outbox_changed, self._refused)
-        self.doing = Doing(client, lambda id: self._mark({id}))
+        self.doing = Doing(client, lambda id: self.mark({id}))
         self._changed: set[str] = set()
         self._flushing: Timer | None = None
         self._saving: Timer | None = None
@@ -120,38 +94,6 @@ class OutriderApp(App[None]):
 
     def on_unmount(self) -> None:
         patches.set_title(self, "")
-
-    # ---- work and its errors
-
-    def work(self, what: Coroutine[Any, Any, None], group: str, exclusive: bool = False) -> None:
-        """Run something beside the screen; what goes wrong is told in a line, and the app goes on."""
-        self.run_worker(self.guarded(what), group=group, exclusive=exclusive, exit_on_error=False)
-
-    async def guarded(self, what: Coroutine[Any, Any, None]) -> None:
-        """Do `what`; an error of it is told, and is over then."""
-        try:
-            await what
-        except Exception as error:  # noqa: BLE001 - the one funnel: a person is told, the app goes on
-            self.complain(error)
-
-    def complain(self, error: Exception) -> None:
-        """Say what went wrong."""
-        match error:
-            case ApiFailure():
-                text = line(error.message, 1000)
-            case Unreachable():
-                text = f"not done: {line(str(error).partition(';')[0], 500)}"
-            case OSError() if error.strerror:
-                text = line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 500)
-            case _:
-                text = line(f"a fault of outrider itself: {type(error).__name__}: {error}", 500)
-        self.tell(text, bad=True)
-
-    def tell(self, text: str, bad: bool = False) -> None:
-        """A line that goes away by itself."""
-        self.notify(
-            safe(text), severity="error" if bad else "information", markup=False, timeout=8 if bad else 4
-        )
 
     # ---- the daemon's events
 
@@ -178,20 +120,20 @@ class OutriderApp(App[None]):
                     self._prefer(began=self.roster.began or "0")
                 if not first:
                     self._toast(ids, before)
-                self._mark(ids)
+                self.mark(ids)
                 self.work(self._catch_up(event), "catch up", exclusive=True)
             case api.Info():
                 before = {event.id: known} if (known := self.roster.infos.get(event.id)) else {}
                 waited = known is not None and bool(self.roster.waits(known))
                 if self.roster.take(event):
                     self._toast({event.id}, before, waited)
-                    self._mark({event.id})
+                    self.mark({event.id})
             case api.Workers():
                 waiting = {info.id for info in self.roster.infos.values() if self.roster.waits(info)}
                 self.roster.set_workers(event.workers)
                 now = {info.id for info in self.roster.infos.values() if self.roster.waits(info)}
                 self._toast(now - waiting, {})
-                self._mark(waiting ^ now)
+                self.mark(waiting ^ now)
             case Lost():
                 self._tries += 1
                 if self._tries > 1 or not self.roster.loaded:  # one that is back at once is not worth a word
@@ -208,7 +150,7 @@ class OutriderApp(App[None]):
             self.linked.set()
         if lost != self.lost:
             self.lost = lost
-            self._mark(set())
+            self.mark(set())
 
     async def _catch_up(self, state: api.State) -> None:
         """The models' limits, and the sessions that a State had no room for."""
@@ -218,13 +160,13 @@ class OutriderApp(App[None]):
             for provider in (await self.client.providers()).providers
             for model in provider.models
         }
-        self._mark(set(self.roster.infos))
+        self.mark(set(self.roster.infos))
         page = state.sessions
         while len(page) == api.MAX_LIST:
             page = tuple(await self.client.list(limit=api.MAX_LIST, after=page[-1].id))
-            self._mark({info.id for info in page if self.roster.take(info)})
+            self.mark({info.id for info in page if self.roster.take(info)})
 
-    def _mark(self, ids: set[str]) -> None:
+    def mark(self, ids: set[str]) -> None:
         """The screen is to be told of these, soon and together."""
         self._changed |= ids
         if self._flushing is None:
@@ -249,7 +191,7 @@ class OutriderApp(App[None]):
 
     def on_app_focus(self) -> None:
         self.focused_terminal = True
-        self._mark(set())
+        self.mark(set())
 
     def on_app_blur(self) -> None:
         self.focused_terminal = False
@@ -377,7 +319,7 @@ class OutriderApp(App[None]):
         self._put_away()
         while len(self.screen_stack) > 1:
             self.pop_screen()
-        self._mark(set())
+        self.mark(set())
 
     def open_session(self, id: str) -> None:
         """Show a session."""
@@ -389,7 +331,7 @@ class OutriderApp(App[None]):
             self.switch_screen(screen)
         else:
             self.push_screen(screen)
-        self._mark(set())
+        self.mark(set())
 
     def action_beside(self, by: int) -> None:
         if id := self.roster.beside(self.shown, by):
@@ -408,102 +350,3 @@ class OutriderApp(App[None]):
         else:
             workers = (WorkerRef("local", self.given.cwd if self.given.here else ""),)
             self.create(api.Create(workers=workers))
-
-    def create(self, create: api.Create, draft: str = "") -> None:
-        """Make a session and show it; `draft` stands in its composer."""
-        self.work(self._create(create, draft), "create")
-
-    async def _create(self, create: api.Create, draft: str) -> None:
-        id = await self.client.create(create)
-        if draft:
-            self.desk.write(id, draft)
-            self.keep()
-        self.roster.take(await self.client.info(id))
-        self.open_session(id)
-        self._mark({id})
-
-    def fork(self, id: str, n: int = 0, draft: str = "") -> None:
-        """Copy a session's records before number `n`, all where it is 0, and show the copy."""
-        self.create(api.Create(from_=id, n=n or self.roster.infos[id].n + 1), draft)
-
-    def stop(self, id: str, ask: bool = False) -> None:
-        """Stop what a session does."""
-        if ask:
-            self._confirm(f"Stop {self._called(id)}?", "stop", lambda: self.work(self._stop(id), "stop"))
-        else:
-            self.work(self._stop(id), "stop")
-
-    async def _stop(self, id: str) -> None:
-        self.tell(f"stopping {self._called(id)}")
-        await self.client.stop(id, VIA)
-
-    def retry(self, id: str) -> None:
-        """Let a session that failed or was stopped go on."""
-        self.work(self._retry(id), "retry")
-
-    async def _retry(self, id: str) -> None:
-        self.tell(f"{self._called(id)} is {await self.client.retry(id)}")
-
-    def end(self, id: str) -> None:
-        """End a session for good."""
-        question = (
-            f"End {self._called(id)} for good? It can be read and copied afterwards, and takes no more posts."
-        )
-        self._confirm(question, "end", lambda: self.work(self._end(id), "end"), typed=True)
-
-    async def _end(self, id: str) -> None:
-        await self.client.end(id, VIA)
-        self.tell(f"{self._called(id)} has ended")
-
-    def _called(self, id: str) -> str:
-        return line(words.title(self.roster.infos[id]), 60)
-
-    def _confirm(self, question: str, word: str, then: Callable[[], None], typed: bool = False) -> None:
-        def answered(yes: bool | None) -> None:
-            if yes:
-                then()
-
-        self.push_screen(Confirm(question, word, typed=typed), answered)
-
-    def start(self) -> None:
-        """Start a daemon on this machine."""
-        if self.given.start is not None and self.lost and not self.starting:
-            self.work(self._start(), "start")
-
-    async def _start(self) -> None:
-        assert self.given.start is not None
-        self.starting = True
-        self._mark(set())
-        try:
-            await self.given.start()
-        finally:
-            self.starting = False
-            self._mark(set())
-
-    # ---- the editor
-
-    async def edited(self, text: str) -> str:
-        """`text` as it comes back from the person's editor."""
-        path = await asyncio.to_thread(_draft_file, text)
-        try:
-            self._edit(path)
-            return await asyncio.to_thread(_read_draft, path)
-        finally:
-            await asyncio.to_thread(path.unlink, True)
-
-    def _run_editor(self, path: Path) -> None:
-        """The editor has the terminal and everything else waits; streams go on by number afterwards."""
-        command = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
-        with self.suspend():
-            subprocess.run([*command, str(path)], check=False)
-
-
-def _draft_file(text: str) -> Path:
-    fd, name = tempfile.mkstemp(prefix="outrider-", suffix=".md")
-    with open(fd, "w") as file:
-        file.write(text)
-    return Path(name)
-
-
-def _read_draft(path: Path) -> str:
-    return path.read_text(errors="replace").rstrip("\n")

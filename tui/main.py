@@ -13,7 +13,8 @@ from textual.theme import BUILTIN_THEMES
 
 from daemon.client import Client
 from tui import keymap, places
-from tui.app import Given, OutriderApp
+from tui.app import OutriderApp
+from tui.deeds import Given
 from tui.desk import Desk
 
 LAST: Final = 0.2  # seconds a thread has to end when the person has quit

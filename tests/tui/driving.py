@@ -1,7 +1,7 @@
 """The app under test: started on a fake client, and waited for by what it shows, never by time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +11,8 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from tests.tui.daemonfake import FakeClient
-from tui.app import Given, OutriderApp
+from tui.app import OutriderApp
+from tui.deeds import Given
 from tui.desk import Desk
 
 PATIENCE = 20.0  # seconds that something is waited for
@@ -73,7 +74,7 @@ async def running(
     client: FakeClient,
     folder: Path,
     size: tuple[int, int] = (100, 30),
-    edit: Callable[[Path], None] | None = None,
+    edit: Callable[[Path], Awaitable[None]] | None = None,
     **given: Any,
 ) -> AsyncIterator[Driver]:
     """The app on `client`, its drafts in `folder`. Drafts are saved when it has ended, as `main` does it."""

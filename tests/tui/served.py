@@ -20,7 +20,8 @@ from daemon.protocol import api
 from tests.daemon.api.fakes import FakeHarness, FakeMesh, FakeProviders, serve
 from tests.tui.snapshots import screen_text
 from tui import patches
-from tui.app import Given, OutriderApp
+from tui.app import OutriderApp
+from tui.deeds import Given
 from tui.desk import Desk
 
 NOW = datetime(2026, 1, 2, 3, 5, 0, tzinfo=UTC)

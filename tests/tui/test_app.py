@@ -1,0 +1,291 @@
+"""What holds everywhere: palette, help, changed keys, themes, the editor, pastes and files in the composer."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from daemon.protocol.records import TEXT
+from tests.tui.daemonfake import FakeClient, info
+from tests.tui.driving import Driver, running
+from tui import keymap, main, places
+from tui.screens.help import HelpScreen
+from tui.screens.sessions import SessionsScreen
+from tui.widgets.composer import Composer
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
+
+
+def two() -> FakeClient:
+    client = FakeClient()
+    client.add(info("a1", title="Mend the fence", updated="2026-11-30T12:00:02.000Z"))
+    client.add(info("b2", title="Paint the gate", updated="2026-11-30T12:00:01.000Z"))
+    return client
+
+
+async def composer(on: Driver) -> Composer:
+    """The composer of session a1."""
+    await on.until(lambda: "a1" in on.app.roster.infos)
+    on.app.open_session("a1")
+    await on.until(lambda: on.app.shown == "a1" and on.client.following("a1"))
+    found: Composer = on.one(Composer)
+    await on.until(lambda: found.has_focus)
+    return found
+
+
+async def paste(on: Driver, text: str) -> None:
+    from textual.events import Paste
+
+    on.app.post_message(Paste(text))
+    await on.pilot.pause()
+
+
+# ---- palette and help
+
+
+async def test_the_palette_goes_to_a_session(tmp_path: Path) -> None:
+    async with running(two(), tmp_path) as on:
+        await on.sees("Paint the gate")
+        await on.press("ctrl+p")
+        await on.write("gate")
+        await on.sees("go to session Paint the gate")
+        await on.press("down", "enter")
+        await on.until(lambda: on.app.shown == "b2")
+
+
+async def test_the_palette_does_what_keys_do_also_in_parts_without_the_focus(tmp_path: Path) -> None:
+    client = two()
+    async with running(client, tmp_path) as on:
+        await composer(on)
+        await on.press("ctrl+p")
+        await on.write("fold all")
+        await on.sees("Fold all of this kind")
+        await on.press("escape", "ctrl+p")
+        await on.write("end for good")
+        await on.sees("f8 · session.end")
+        await on.press("down", "enter")
+        await on.sees("End Mend the fence for good?")
+
+
+async def test_the_palette_changes_the_theme_and_it_is_remembered(tmp_path: Path) -> None:
+    async with running(two(), tmp_path) as on:
+        await on.sees("Paint the gate")
+        await on.press("ctrl+p")
+        await on.write("theme ansi-light")
+        await on.sees("theme ansi-light")
+        await on.press("down", "enter")
+        await on.until(lambda: on.app.theme == "ansi-light")
+    async with running(two(), tmp_path) as on:
+        assert on.app.theme == "ansi-light"
+
+
+async def test_help_shows_every_key_as_it_is_now(tmp_path: Path) -> None:
+    keys = keymap.checked({"app.sessions": "f9", "sessions.end": ()}, places.places())
+    async with running(two(), tmp_path, (100, 200), keys=keys) as on:
+        await on.sees("Paint the gate")
+        await on.press("question_mark")
+        await on.until(lambda: isinstance(on.app.screen, HelpScreen))
+        for place in places.places():
+            await on.sees(place.name)
+            for binding in place.bindings:
+                assert binding.description in on.text()
+        rows = [row for row in on.text().split("\n") if " f9 " in row]
+        assert len(rows) == 1
+        assert "Sessions" in rows[0]
+        assert "(no key)" in on.text()
+        await on.press("f1")
+        await on.until(lambda: isinstance(on.app.screen, SessionsScreen))
+
+
+async def test_keys_that_the_config_changes_do_what_it_says_and_the_old_ones_nothing(tmp_path: Path) -> None:
+    client = two()
+    keys = keymap.checked({"sessions.retry": ("R", "f6"), "sessions.fork": ()}, places.places())
+    async with running(client, tmp_path, keys=keys) as on:
+        await on.sees("Paint the gate")
+        await on.press("r", "f")
+        assert client.done == []
+        await on.press("R")
+        await on.until(lambda: client.done == [("retry", "a1")])
+        await on.press("f6")
+        await on.until(lambda: client.done == [("retry", "a1")] * 2)
+
+
+async def test_enter_makes_a_new_line_where_sending_has_another_key(tmp_path: Path) -> None:
+    client = two()
+    keys = keymap.checked({"composer.send": "ctrl+t"}, places.places())
+    async with running(client, tmp_path, keys=keys) as on:
+        found = await composer(on)
+        await on.press("a", "enter", "b")
+        assert found.text == "a\nb"
+        await on.press("ctrl+t")
+        await on.until(lambda: client.texts == [("a1", "a\nb")])
+
+
+def test_settings_that_cannot_be_are_told_before_anything_is_drawn(tmp_path: Path) -> None:
+    def run(**more: object) -> None:
+        usual = {
+            "where": "x",
+            "here": True,
+            "state": tmp_path,
+            "cwd": "/",
+            "start": None,
+            "theme": "",
+            "keys": {},
+        }
+        main.run(FakeClient(), **(usual | more))  # type: ignore[arg-type]
+
+    with pytest.raises(main.BadSettings, match=r"tui\.theme: there is no 'mauve'; there are .*nord"):
+        run(theme="mauve")
+    with pytest.raises(
+        main.BadSettings, match=r"tui\.keys: there is no 'app\.quite' \(did you mean 'app\.quit'\?\)"
+    ):
+        run(keys={"app.quite": "x"})
+
+
+# ---- the composer's other ways
+
+
+async def test_up_at_the_start_goes_back_through_the_posts_and_down_on_again(tmp_path: Path) -> None:
+    client = two()
+    async with running(client, tmp_path) as on:
+        found = await composer(on)
+
+        def posted(text: str) -> bool:
+            return ("a1", text) in client.texts and found.text == ""
+
+        for text in ("one", "two"):
+            await on.write(text)
+            await on.press("enter")
+            await on.until(partial(posted, text))
+        await on.write("draft")
+        await on.press("up")
+        assert (found.text, found.cursor_location) == ("draft", (0, 0))
+        await on.press("up")
+        assert found.text == "two"
+        await on.press("up")
+        assert found.text == "one"
+        await on.press("up")
+        assert found.text == "one"
+        await on.press("down", "down")
+        assert found.text == "draft"
+
+
+async def test_up_within_several_lines_moves_the_cursor(tmp_path: Path) -> None:
+    async with running(two(), tmp_path) as on:
+        found = await composer(on)
+        await on.press("a", "ctrl+j", "b", "up")
+        assert found.cursor_location == (0, 1)
+        await on.press("down")
+        assert found.cursor_location == (1, 1)
+
+
+async def test_the_editor_gets_the_draft_and_gives_it_back(tmp_path: Path) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def write(path: Path) -> None:
+        seen.append((path.read_text(), path.stat().st_mode & 0o777))
+        path.write_text("from the editor\nsecond\n")
+
+    async def edit(path: Path) -> None:
+        await asyncio.to_thread(write, path)
+
+    async with running(two(), tmp_path, edit=edit) as on:
+        found = await composer(on)
+        await on.write("begun")
+        await on.press("ctrl+g")
+        await on.until(lambda: found.text == "from the editor\nsecond")
+        assert seen == [("begun", 0o600)]
+
+
+async def test_a_picture_that_is_pasted_by_its_path_is_attached_and_posted(tmp_path: Path) -> None:
+    (tmp_path / "shot.png").write_bytes(PNG)
+    client = two()
+    async with running(client, tmp_path) as on:
+        found = await composer(on)
+        await paste(on, f"{tmp_path}/shot.png")
+        await on.sees("[1] shot.png · 28 B")
+        assert found.text == ""
+        await on.write("look")
+        await on.press("enter")
+        await on.until(lambda: client.posts)
+        [(_, parts)] = client.posts.values()
+        assert [(part.type, part.body) for part in parts] == [(TEXT, b"look"), ("image/png", PNG)]
+        await on.until(lambda: "[1]" not in on.text())
+
+
+async def test_a_path_that_is_no_picture_is_pasted_as_text(tmp_path: Path) -> None:
+    async with running(two(), tmp_path) as on:
+        found = await composer(on)
+        await paste(on, f"{tmp_path}/none.png")
+        await on.until(lambda: found.text == f"{tmp_path}/none.png")
+
+
+async def test_a_long_paste_becomes_an_attachment_that_backspace_takes_out(tmp_path: Path) -> None:
+    client = two()
+    text = "a line of it\n" * 2000
+    async with running(client, tmp_path) as on:
+        found = await composer(on)
+        await paste(on, text)
+        await on.sees("[1] pasted text · 2,001 lines · 26.0 kB")
+        assert found.text == ""
+        await on.press("backspace")
+        await on.until(lambda: found.chips == ())
+        await paste(on, text)
+        await on.until(lambda: found.chips)
+        await on.press("enter")
+        await on.until(lambda: client.posts)
+        assert client.texts == [("a1", text)]
+
+
+async def test_a_short_paste_is_text_without_what_a_terminal_would_act_on(tmp_path: Path) -> None:
+    async with running(two(), tmp_path) as on:
+        found = await composer(on)
+        await paste(on, "two\r\nlines \x1b[31m")
+        assert found.text == "two\nlines ␛[31m"
+
+
+async def test_tab_completes_a_file_behind_an_at_sign_and_else_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "app.py").write_text("print()")
+    (tmp_path / "source" / "ask.py").write_text("input()")
+    monkeypatch.chdir(tmp_path)
+    client = two()
+    async with running(client, tmp_path) as on:
+        found = await composer(on)
+        await on.write("see @so")
+        await on.press("tab")
+        await on.until(lambda: found.text == "see @source/")
+        await on.press("tab")
+        await on.until(lambda: found.text == "see @source/a")
+        await on.press("tab")
+        await on.until(lambda: on.said() == ["app.py  ask.py"])
+        await on.press("p", "tab")
+        await on.until(lambda: found.text == "see @source/app.py ")
+        await on.press("tab")
+        await on.until(lambda: not found.has_focus)
+        await on.press("i", "enter")
+        await on.until(lambda: client.posts)
+        [(_, parts)] = client.posts.values()
+        assert [part.body for part in parts] == [b"see @source/app.py ", b"print()"]
+
+
+async def test_a_name_that_no_file_has_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with running(two(), tmp_path) as on:
+        await composer(on)
+        await on.write("@nothing")
+        await on.press("tab")
+        await on.until(lambda: on.said() == ["there is no file that begins so: nothing"])
+
+
+async def test_ctrl_c_copies_and_does_not_quit(tmp_path: Path) -> None:
+    async with running(two(), tmp_path) as on:
+        found = await composer(on)
+        await on.write("words")
+        found.select_all()
+        await on.press("ctrl+c")
+        assert on.app.clipboard == "words"
+        assert on.app.is_running

@@ -1,0 +1,175 @@
+"""What a person can do to a daemon and its sessions, each deed beside the screen and its error told in a line."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from textual.app import App
+
+from daemon.client import ApiFailure, Client, Unreachable
+from daemon.plain import line, safe
+from daemon.protocol import api
+from tui import editor, words
+from tui.desk import Desk
+from tui.outbox import VIA
+from tui.roster import Roster
+from tui.screens.confirm import Confirm
+
+
+class Given(Struct, frozen=True):
+    """What the command line hands over. `here`: the daemon's socket is on this machine; `cwd`: where we were started.
+
+    `start` starts a daemon here and returns when it is ready, None where that cannot be. `where`: for people.
+    """
+
+    where: str
+    here: bool
+    cwd: str
+    start: Callable[[], Awaitable[None]] | None = None
+    theme: str = ""
+    keys: Mapping[str, str] = {}
+
+
+class Deeds(App[None]):
+    """The app without its watching: what it knows of the daemon is in `roster`, `desk` has what was begun here."""
+
+    def __init__(
+        self, client: Client, desk: Desk, given: Given, edit: Callable[[Path], Awaitable[None]] | None = None
+    ) -> None:
+        super().__init__()
+        self.client = client
+        self.desk = desk
+        self.given = given
+        self.roster = Roster(desk.prefs.seen, desk.prefs.began)
+        self.lost = ""  # why the daemon is not there, empty while it is
+        self.starting = False
+        self._edit = edit or self._run_editor
+
+    def mark(self, ids: set[str]) -> None:
+        """The screens are to be told of these sessions, soon and together."""
+        raise NotImplementedError
+
+    def open_session(self, id: str) -> None:
+        """Show a session."""
+        raise NotImplementedError
+
+    def keep(self) -> None:
+        """Write what changed of drafts and posts, soon."""
+        raise NotImplementedError
+
+    # ---- work and its errors
+
+    def work(self, what: Coroutine[Any, Any, None], group: str, exclusive: bool = False) -> None:
+        """Run something beside the screen; what goes wrong is told in a line, and the app goes on."""
+        self.run_worker(self.guarded(what), group=group, exclusive=exclusive, exit_on_error=False)
+
+    async def guarded(self, what: Coroutine[Any, Any, None]) -> None:
+        """Do `what`; an error of it is told, and is over then."""
+        try:
+            await what
+        except Exception as error:  # noqa: BLE001 - the one funnel: a person is told, the app goes on
+            self.complain(error)
+
+    def complain(self, error: Exception) -> None:
+        """Say what went wrong."""
+        match error:
+            case ApiFailure():
+                text = line(error.message, 1000)
+            case Unreachable():
+                text = f"not done: {line(str(error).partition(';')[0], 500)}"
+            case OSError() if error.strerror:
+                text = line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 500)
+            case _:
+                text = line(f"a fault of outrider itself: {type(error).__name__}: {error}", 500)
+        self.tell(text, bad=True)
+
+    def tell(self, text: str, bad: bool = False) -> None:
+        """A line that goes away by itself."""
+        self.notify(
+            safe(text), severity="error" if bad else "information", markup=False, timeout=8 if bad else 4
+        )
+
+    # ---- deeds
+
+    def create(self, create: api.Create, draft: str = "") -> None:
+        """Make a session and show it; `draft` stands in its composer."""
+        self.work(self._create(create, draft), "create")
+
+    async def _create(self, create: api.Create, draft: str) -> None:
+        id = await self.client.create(create)
+        if draft:
+            self.desk.write(id, draft)
+            self.keep()
+        self.roster.take(await self.client.info(id))
+        self.open_session(id)
+        self.mark({id})
+
+    def fork(self, id: str, n: int = 0, draft: str = "") -> None:
+        """Copy a session's records before number `n`, all where it is 0, and show the copy."""
+        self.create(api.Create(from_=id, n=n or self.roster.infos[id].n + 1), draft)
+
+    def stop(self, id: str, ask: bool = False) -> None:
+        """Stop what a session does."""
+        if ask:
+            self._confirm(f"Stop {self._called(id)}?", "stop", lambda: self.work(self._stop(id), "stop"))
+        else:
+            self.work(self._stop(id), "stop")
+
+    async def _stop(self, id: str) -> None:
+        self.tell(f"stopping {self._called(id)}")
+        await self.client.stop(id, VIA)
+
+    def retry(self, id: str) -> None:
+        """Let a session that failed or was stopped go on."""
+        self.work(self._retry(id), "retry")
+
+    async def _retry(self, id: str) -> None:
+        self.tell(f"{self._called(id)} is {await self.client.retry(id)}")
+
+    def end(self, id: str) -> None:
+        """End a session for good."""
+        question = (
+            f"End {self._called(id)} for good? It can be read and copied afterwards, and takes no more posts."
+        )
+        self._confirm(question, "end", lambda: self.work(self._end(id), "end"), typed=True)
+
+    async def _end(self, id: str) -> None:
+        await self.client.end(id, VIA)
+        self.tell(f"{self._called(id)} has ended")
+
+    def _called(self, id: str) -> str:
+        return line(words.title(self.roster.infos[id]), 60)
+
+    def _confirm(self, question: str, word: str, then: Callable[[], None], typed: bool = False) -> None:
+        def answered(yes: bool | None) -> None:
+            if yes:
+                then()
+
+        self.push_screen(Confirm(question, word, typed=typed), answered)
+
+    def start(self) -> None:
+        """Start a daemon on this machine."""
+        if self.given.start is not None and self.lost and not self.starting:
+            self.work(self._start(), "start")
+
+    async def _start(self) -> None:
+        assert self.given.start is not None
+        self.starting = True
+        self.mark(set())
+        try:
+            await self.given.start()
+        finally:
+            self.starting = False
+            self.mark(set())
+
+    # ---- the editor
+
+    async def edited(self, text: str) -> str:
+        """`text` as it comes back from the person's editor."""
+        return await editor.edited(text, self._edit)
+
+    async def _run_editor(self, path: Path) -> None:
+        """It has the terminal and everything else waits; streams go on by number afterwards."""
+        with self.suspend():
+            editor.run(path)
