@@ -25,6 +25,7 @@ __all__ = ["Journal", "Key", "Meta", "Result"]
 
 KEEP_FOR: Final = 24 * 3600.0  # seconds that an acknowledged result stays
 KEEP_BYTES: Final = 1 << 30  # of all that has ended; over it it goes, oldest first
+KEEP_LEAST: Final = 8 << 20  # of the same, however short the disk is: to let go of less helps nobody
 SEGMENT: Final = 1 << 20  # bytes of one file of the log: what is rewritten at once, and goes at once
 NAME_MAX: Final = 180  # bytes of a folder's name made from an id; file systems allow 255
 OUTPUT: Final = "output"
@@ -276,7 +277,7 @@ class Journal:
     def clean(self) -> None:
         """Let go what may go: acknowledged and old; then, over KEEP_BYTES, the oldest that are not going.
 
-        While the disk is short half of what there is goes, but no result that was not taken. Of one that was not
+        While the disk is short half of it goes, down to KEEP_LEAST, but no result that was not taken. Of one that was not
         acknowledged its output goes first, then its text: a tombstone stays, so that it is never run again and whoever
         asks is told.
         """
@@ -285,7 +286,7 @@ class Journal:
         for when, key in ended:
             if self.entries[key].acked and now - when > KEEP_FOR:
                 self._remove(key)
-        most = min(KEEP_BYTES, self._total() // 2) if self._is_short() else KEEP_BYTES
+        most = min(KEEP_BYTES, max(KEEP_LEAST, self._total() // 2)) if self._is_short() else KEEP_BYTES
         for step, limit in ((self._remove_acked, most), (self._drop_output, most), (self._bury, KEEP_BYTES)):
             total = self._total()
             for _, key in ended:

@@ -375,6 +375,9 @@ def test_while_the_disk_is_short_half_of_what_there_is_goes_but_no_result_that_w
     assert set(kept.entries) == set(keys)
     spare[0] = -1
     kept.clean()
+    assert set(kept.entries) == set(keys), "it is too little to help anybody"
+    monkeypatch.setattr(journal, "KEEP_LEAST", 0)
+    kept.clean()
     assert set(kept.entries) == set(keys[:3])
     assert [(kept.path(key) / "output").exists() for key in keys[:3]] == [False, False, True]
     for _ in range(5):
