@@ -277,9 +277,9 @@ class Journal:
     def clean(self) -> None:
         """Let go what may go: acknowledged and old; then, over KEEP_BYTES, the oldest that are not going.
 
-        While the disk is short half of it goes, down to KEEP_LEAST, but no result that was not taken. Of one that was not
-        acknowledged its output goes first, then its text: a tombstone stays, so that it is never run again and whoever
-        asks is told.
+        While the disk is short half of it goes, down to KEEP_LEAST, but no result that was not taken. Of one that was
+        not acknowledged its output goes first, then its text: a tombstone stays, so that it is never run again and
+        whoever asks is told.
         """
         now = self._clock()
         ended = sorted((entry.ended, key) for key, entry in list(self.entries.items()) if entry.ended)
