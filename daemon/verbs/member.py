@@ -40,9 +40,9 @@ def join(
     if user:
         return _as(user)
     allowed = allowance(file, as_root, environ)
-    token = _read(sys.stdin.buffer.read(MOST).decode("utf-8", "replace"))
     if name and not scratch:
         check_name(name)  # it names a folder
+    token = _read(sys.stdin.buffer.read(MOST).decode("utf-8", "replace"))
     place = folder(scratch, name, environ) if scratch or name else None
     found = place or joining.folder(config.workers_folder(environ), token)
     config.check_socket(found / keeper.SOCKET)

@@ -119,6 +119,8 @@ async def _look(scratch: Path) -> station.Standing:
             found = msgspec.structs.replace(found, mesh=await joining.look(scratch))
         except joining.JoinError as error:
             found = msgspec.structs.replace(found, reason=str(error))
+    if found.mesh is not None and not found.name:  # it has never dialled
+        return msgspec.structs.replace(found, name=found.mesh.name)
     return found
 
 

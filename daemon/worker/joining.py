@@ -199,4 +199,5 @@ async def look(scratch: Path) -> Tunnel | None:
     kept = await asyncio.to_thread(stored, scratch)
     if kept is None:
         return None
-    return Tunnel(harness=kept.answer.harness, address=str(kept.answer.address), removed=kept.removed)
+    answer = kept.answer
+    return Tunnel(name=answer.name, harness=answer.harness, address=str(answer.address), removed=kept.removed)

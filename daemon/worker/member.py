@@ -296,7 +296,7 @@ class Member:
     async def say(self) -> Tunnel:
         """How it stands now."""
         answer = self._membership.answer
-        said = Tunnel(harness=answer.harness, address=str(answer.address), path=self._why)
+        said = Tunnel(name=answer.name, harness=answer.harness, address=str(answer.address), path=self._why)
         if (up := self._up) is None:
             return said
         standing = up.finder.relay()

@@ -9,13 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.driving import PATIENCE, pause
+from tests.e2e import driving
+from tests.e2e.driving import pause
 from tests.e2e.meshing import Housed
 from tests.mesh.lab import Lab
 from tests.mesh.star import BACKEND
 from tests.running import OUTRIDER, RELEASE
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = driving.PATIENCE * (5 if "KERNEL_VM" in os.environ else 1)  # there is one slow processor
 # Runs what it is told and says what came of it.
 DOES = """
 per = "message"
@@ -60,7 +62,7 @@ class Joiner:
             input=input,
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=PATIENCE + 10,
         )
 
     def start(self, token: str = "", *more: str) -> None:

@@ -1,6 +1,7 @@
 """A daemon in a network namespace of its own, and machines in others that join it and dial as workers do."""
 
 import json
+import os
 import subprocess
 import sys
 from asyncio import StreamReader, StreamWriter, open_connection
@@ -70,7 +71,7 @@ class Housed(Place):
             input=input,
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=250 if "KERNEL_VM" in os.environ else 50,  # there is one slow processor
         )
 
     def mesh(self) -> dict[str, Any]:

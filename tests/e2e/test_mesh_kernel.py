@@ -1,0 +1,42 @@
+"""The same joins with the kernel's WireGuard, inside of User-Mode Linux where this machine's own kernel has none."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mesh.lab import needs
+
+HERE = Path(__file__).parent
+MACHINE = HERE.parent / "mesh/kernel-vm.sh"
+FILES = ("test_mesh.py", "test_mesh_users.py")
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(2400)
+def test_machines_join_and_stay_by_the_kernels_wireguard() -> None:
+    needs("busybox")
+    ready = subprocess.run([MACHINE, "-p"], capture_output=True, text=True)
+    if ready.returncode:
+        pytest.skip(f"no kernel with WireGuard: {ready.stderr.strip()[-400:]} (see PACKAGES in .ci/run)")
+    command = [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", "--timeout=900"]
+    done = subprocess.run(
+        [
+            MACHINE,
+            "-t",
+            "2200",
+            "-e",
+            "MESH_TEST_BACKEND",
+            "--",
+            *command,
+            *(str(HERE / name) for name in FILES),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=HERE.parents[1],
+        env={**os.environ, "MESH_TEST_BACKEND": "kernel"},
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
