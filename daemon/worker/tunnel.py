@@ -15,7 +15,7 @@ WAIT: Final = 3.0  # seconds for one
 
 
 class Tunnel(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A worker's end of the mesh. `name`, `address`: its own; `harness`: its harness's name; `how`: which WireGuard it is.
+    """A worker's end of the mesh. `name`, `address`: its own; `harness`: its harness's name; `how`: which WireGuard.
 
     `path`: how packets go to the harness, in words; `relay`: how the relay's connection stands, where it is used.
     `handshake`: when there was the last one, UTC, empty for none yet; `rx` and `tx`: bytes since the interface is up;
