@@ -199,7 +199,7 @@ class OutriderApp(Deeds):
     def _toast(self, ids: set[str], before: Mapping[str, api.Info], waited: bool = False) -> None:
         """Tell of sessions that came to wait, to fail or to end, unless a person looks at them."""
         told = 0
-        for id in ids:
+        for id in () if self.prefs.quiet else ids:
             info = self.roster.infos[id]
             old = before.get(id)
             if id == self.shown and self.focused_terminal:
@@ -217,6 +217,8 @@ class OutriderApp(Deeds):
                     self.notify(text, severity="warning" if bad else "information", markup=False)
         if told > TOASTS:
             self.notify(f"… and {told - TOASTS} more", markup=False)
+        if told and self.prefs.bell:
+            self.bell()
 
     def _retitle(self) -> None:
         """The terminal's title: how many sessions want a person, and what is on the screen."""

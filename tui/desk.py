@@ -50,13 +50,16 @@ class Unsent(Struct, frozen=True):
 class Prefs(Struct, frozen=True):
     """What is remembered of one daemon. `seen`: when each session was looked at; `began`: the first look at any.
 
-    `choice`: how the last new session was made.
+    `choice`: how the last new session was made. `quiet`: nothing is told of sessions that are not on the screen;
+    `bell`: with a sound, where it is.
     """
 
     began: str = ""
     seen: dict[str, str] = {}
     theme: str = ""
     choice: Choice = Choice()
+    quiet: bool = False
+    bell: bool = False
 
 
 class Desk:

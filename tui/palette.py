@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from tui.app import OutriderApp
 
 OFFERED: Final = 8  # sessions that are offered before anything is typed
+SCREENS: Final = {
+    "new": ("new session", "model, workers, limits, first message"),
+    "workers": ("workers", "which are here, cordon, remove"),
+    "tokens": ("join tokens", "new ones, revoke"),
+    "settings": ("settings", "providers' keys, colours, telling"),
+    "keys": ("keys", "every key with its id"),
+}
 HIDDEN: Final = frozenset({"app.palette"})  # it is open
 
 
@@ -85,6 +92,19 @@ class Sessions(_Ours):
             yield name, f"{info.status} · {info.id}", partial(self.outrider.open_session, info.id)
 
 
+class Screens(_Ours):
+    """`go to …`: the screens, from everywhere."""
+
+    async def discover(self) -> Hits:
+        for name, more, run in self._hits():
+            yield DiscoveryHit(name, run, text=name, help=more)
+
+    def _hits(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
+        yield "go to sessions", "the list", self.outrider.action_sessions
+        for screen, (name, more) in SCREENS.items():
+            yield f"go to {name}", more, partial(self.outrider.action_show, screen)
+
+
 class Themes(_Ours):
     """`theme …`: it is remembered."""
 
@@ -93,4 +113,4 @@ class Themes(_Ours):
             yield f"theme {name}", "colours", partial(setattr, self.app, "theme", name)
 
 
-PROVIDERS: Final[tuple[type[Provider], ...]] = (Actions, Sessions, Themes)
+PROVIDERS: Final[tuple[type[Provider], ...]] = (Actions, Screens, Sessions, Themes)

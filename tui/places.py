@@ -37,11 +37,25 @@ def _new() -> Screen[Any]:
     return NewScreen()
 
 
+def _settings() -> Screen[Any]:
+    from tui.screens.settings import SettingsScreen
+
+    return SettingsScreen()
+
+
+def _keys() -> Screen[Any]:
+    from tui.screens.settings import KeysScreen
+
+    return KeysScreen()
+
+
 SCREENS: Mapping[str, Callable[[], Screen[Any]]] = {
     "help": _help,
     "new": _new,
     "workers": _workers,
     "tokens": _tokens,
+    "settings": _settings,
+    "keys": _keys,
 }
 
 
@@ -54,6 +68,7 @@ def places() -> list[keymap.Place]:
     from tui.screens.new import NewScreen
     from tui.screens.session import SessionScreen
     from tui.screens.sessions import SessionsScreen
+    from tui.screens.settings import KeyDialog, KeysScreen, SettingsScreen
     from tui.screens.tokens import MadeTokenDialog, NewTokenDialog, TokensScreen
     from tui.screens.workers import WorkersScreen
     from tui.widgets.composer import Composer
@@ -73,6 +88,9 @@ def places() -> list[keymap.Place]:
         ("Join tokens", (TokensScreen,)),
         ("A new join token", (NewTokenDialog,)),
         ("A token that was made", (MadeTokenDialog,)),
+        ("Settings", (SettingsScreen,)),
+        ("A provider's key", (KeyDialog,)),
+        ("The list of keys", (KeysScreen,)),
         ("Questions", (Confirm,)),
         ("Help", (HelpScreen,)),
     )
