@@ -6,7 +6,6 @@ user namespace. What it needs of its rights after that is CAP_NET_ADMIN; it give
 """
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -18,13 +17,9 @@ from typing import Final, assert_never
 import msgspec
 
 from mesh import picking, privilege, verbs, ways
-from mesh.channel import Channel, Closed, close_all
-from mesh.picking import Backend, Off, Picked
-from mesh.station import Refusal, Station
-from mesh.wireguard.base import WireGuardError
+from mesh.picking import Backend, Off
 
 CHANNEL: Final = 0  # the descriptor: whatever starts us on behalf of the node passes its standard input on
-FIRST_WAIT: Final = 30.0  # seconds for the first request
 _CODE: Final = (
     "import sys; root = sys.argv[1]; root in sys.path or sys.path.insert(0, root); "
     "from mesh import helper; helper.main(sys.argv[2:])"
@@ -50,7 +45,9 @@ def main(arguments: Sequence[str]) -> None:
             else:
                 privilege.die_with_parent()
             assert start.picked is not None
-            asyncio.run(_serve(start, start.picked))
+            from mesh import serving  # a netlink library comes with it, which nobody but the helper needs
+
+            asyncio.run(serving.serve(start, start.picked, CHANNEL))
         case _:
             sys.exit("this is a part of outrider, which starts it by itself")
 
@@ -74,84 +71,3 @@ def _begin(start: verbs.Start) -> verbs.Start:
         case _:
             assert_never(picked.way_out)
     return inside
-
-
-async def _serve(start: verbs.Start, picked: Picked) -> None:
-    """Take requests until the node is gone or asks to end; leave nothing behind."""
-    ending = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
-    with Channel(socket.socket(fileno=os.dup(CHANNEL))) as channel:
-        try:
-            async with asyncio.timeout(FIRST_WAIT):
-                up, fds = await _first(channel)
-        except (Closed, TimeoutError):
-            return
-        try:
-            async with Station(start, picked, up, fds) as station:
-                await channel.send(verbs.encode(station.ready(up.id)), station.namespaces())
-                ended = await _until_end(channel, station, ending)
-            if ended:
-                await channel.send(verbs.encode(verbs.Ended(reason=ended)))
-        except WireGuardError as error:
-            with contextlib.suppress(Closed):
-                await channel.send(verbs.encode(_failed(up.id, error)))
-        except Closed:
-            pass
-
-
-async def _first(channel: Channel) -> tuple[verbs.Up, list[int]]:
-    body, fds = await channel.receive()
-    match verbs.request(body):
-        case verbs.Up() as up:
-            return up, fds
-        case other:
-            raise Closed(f"the first request is {type(other).__name__}, not Up")
-
-
-async def _until_end(channel: Channel, station: Station, ending: asyncio.Event) -> str:
-    """Serve; returns when it is over, with the reason where it ended of itself."""
-    async with asyncio.TaskGroup() as group:
-        died = group.create_task(station.ended(), name="engine")
-        told = group.create_task(ending.wait(), name="ending")
-        left = group.create_task(_requests(channel, station), name="requests")
-        await asyncio.wait((died, told, left), return_when=asyncio.FIRST_COMPLETED)
-        reason = died.result() if died.done() else ""
-        for task in (died, told, left):
-            task.cancel()
-    return reason
-
-
-async def _requests(channel: Channel, station: Station) -> None:
-    """Answer each request in a task of its own, until the other end is gone or asks to end."""
-    async with asyncio.TaskGroup() as group:
-        with contextlib.suppress(Closed):
-            while True:
-                body, fds = await channel.receive()
-                close_all(fds)  # only the first has any
-                try:
-                    request = verbs.request(body)
-                except msgspec.ValidationError as error:
-                    await channel.send(verbs.encode(verbs.Failed(id=verbs.id_of(body), message=str(error))))
-                    continue
-                if isinstance(request, verbs.Down):
-                    return
-                group.create_task(_answer(channel, station, request), name=type(request).__name__)
-
-
-async def _answer(channel: Channel, station: Station, request: verbs.Request) -> None:
-    with contextlib.suppress(Closed):
-        try:
-            async for answer, fds in station.answers(request):
-                try:
-                    await channel.send(verbs.encode(answer), fds)
-                finally:
-                    close_all(fds)
-        except (Refusal, WireGuardError, OSError) as error:
-            await channel.send(verbs.encode(_failed(request.id, error)))
-
-
-def _failed(id: int, error: Refusal | WireGuardError | OSError) -> verbs.Failed:
-    if isinstance(error, OSError):
-        number = error.errno or 0
-        return verbs.Failed(id=id, message=os.strerror(number) if number else str(error), number=number)
-    return verbs.Failed(id=id, message=str(error), number=error.number)
