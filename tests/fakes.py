@@ -38,6 +38,9 @@ class FakeClock:
 
     def call_at(self, when: float, callback: Callable[[], None], /) -> FakeTimer:
         timer = FakeTimer(when, callback)
+        self._timers = [
+            one for one in self._timers if not one.cancelled
+        ]  # each holds a connection, buffers and all
         self._timers.append(timer)
         return timer
 

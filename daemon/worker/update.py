@@ -145,6 +145,7 @@ class Updater:
         self._news = asyncio.Event()
         self._state = State()
         self._doing = ""
+        self._turned = 0  # how often another release was offered than the one that was to be fetched
         self._lost = ""  # why fetching was cut short last
 
     async def load(self) -> None:
@@ -220,9 +221,12 @@ class Updater:
         try:
             offered, wheel = await self._fetch(update)
             if wheel is None:
+                self._turned += 1
+                if self._turned > 1:  # two harnesses at one address, by turns
+                    await self._either(FETCH_AGAIN)
                 self.asked(offered if offered.release != self._release else None)
                 return None
-            update = offered
+            update, self._turned = offered, 0
             try:
                 python = await self._installed(wheel, update.release)
             finally:

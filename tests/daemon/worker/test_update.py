@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from asyncio import StreamReader, StreamWriter
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -35,6 +36,7 @@ class Bench:
         self.tasks = tasks
         self.now = NOW
         self.answer = frames.encode(WANTED) + WHEEL
+        self.before: deque[bytes] = deque()  # what is answered first
         self.heard: list[dialing.Greeting] = []
         self.jobs: list[tuple[Job, bytes]] = []
         self.outcome = Outcome(python="/new/python")
@@ -70,7 +72,7 @@ class Bench:
     async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         said = dialing.greeted(await reader.readuntil(b"\n"))
         if said.purpose == dialing.WHEEL:
-            writer.write(self.answer)
+            writer.write(self.before.popleft() if self.before else self.answer)
         writer.close()
         await self._add(lambda: self.heard.append(said))
 
@@ -126,6 +128,16 @@ async def bench(scratch: Path) -> AsyncIterator[Bench]:
     async with await asyncio.start_unix_server(made.serve, str(made.socket)):
         yield made
         await tasks.close()
+
+
+async def test_two_harnesses_that_answer_by_turns_are_not_asked_without_a_pause(bench: Bench) -> None:
+    other = frames.encode(frames.Update(release="3.0", sha256=SUM, size=len(WHEEL))) + WHEEL
+    bench.before.extend((other, bench.answer, other))
+    running = bench.start(WANTED)
+    for count in (1, 2, 3):
+        assert await bench.sleeping(count) == update.FETCH_AGAIN
+        bench.woken.set()
+    assert await running == Path("/new/python")
 
 
 async def test_what_is_asked_is_fetched_installed_and_chosen(bench: Bench) -> None:
@@ -229,7 +241,7 @@ async def test_a_connection_that_is_lost_is_no_failure_and_soon_tried_again(
 ) -> None:
     bench.answer = answer
     running = bench.start(WANTED)
-    for count in (1, 2):
+    for count in (1, 2, 3):
         assert await bench.sleeping(count) == update.FETCH_AGAIN
         if count == 2:
             bench.answer = frames.encode(WANTED) + WHEEL
