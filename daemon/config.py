@@ -131,6 +131,17 @@ _SECTIONS: Final[Mapping[str, type[Struct]]] = {
 }
 
 
+def folders(environ: Mapping[str, str], data: str = "") -> tuple[Path, Path, bool]:
+    """The data folder, its worker's scratch, and whether it is the user's usual one; no file is read for it."""
+    home = Path(environ.get("HOME") or Path.home())
+    named = data or environ.get("OUTRIDER_DATA", "")
+    usual = _xdg(environ, "XDG_DATA_HOME", home / ".local/share") / "outrider"
+    folder = Path(os.path.abspath((Path(named) if named else usual).expanduser()))
+    if folder != usual:
+        return folder, folder / "worker", False
+    return folder, _xdg(environ, "XDG_STATE_HOME", home / ".local/state") / "outrider/worker", True
+
+
 def load(
     environ: Mapping[str, str],
     *,
@@ -141,12 +152,7 @@ def load(
     system_file: Path = SYSTEM_FILE,
 ) -> Settings:
     """What the files and `environ` say, under what the command line gave. Raises ConfigError."""
-    home = Path(environ.get("HOME") or Path.home())
-    named = Path(data or environ.get("OUTRIDER_DATA", "")) if data or environ.get("OUTRIDER_DATA") else None
-    usual = _xdg(environ, "XDG_DATA_HOME", home / ".local/share") / "outrider"
-    folder = Path(os.path.abspath((named or usual).expanduser()))
-    own = folder == usual
-
+    folder, scratch, own = folders(environ, data)
     warnings: list[str] = []
     user_file = _user_file(environ)
     tables, files = _tables_of((system_file, user_file), warnings)
@@ -158,9 +164,7 @@ def load(
     stored, written = _stored(folder / STORED, warnings), tables.get("providers", {})
     return Settings(
         data=folder,
-        scratch=_xdg(environ, "XDG_STATE_HOME", home / ".local/state") / "outrider/worker"
-        if own
-        else folder / "worker",
+        scratch=scratch,
         socket=_socket(environ, socket or daemon.socket, folder, own),
         listen=tuple(address(text) for text in (LISTEN if chosen is None else chosen)),
         listen_given=chosen is not None,

@@ -8,6 +8,7 @@ from typing import Any, Final, assert_never
 from daemon.harness import edit, patch, pictures, reads, shown, tools
 from daemon.harness.environments import DROPPED, Environments
 from daemon.harness.tools import BadCall, Edit, Patch, Read, Run, Write
+from daemon.plain import count
 from daemon.pool import Cordoned, Output, Pool, Refused, WorkerGone
 from daemon.protocol import records
 from daemon.protocol.records import Config, Record, WorkerRef, draft
@@ -232,7 +233,7 @@ def unknown(call: str, worker: str, why: str) -> Record:
 
 
 def _wrote(call: str, path: str, ref: WorkerRef, size: int, also: str = "") -> Record:
-    return draft("result", f"Wrote {size} bytes to {path}{also}.", for_=call, worker=ref.name)
+    return draft("result", f"Wrote {count(size, 'byte')} to {path}{also}.", for_=call, worker=ref.name)
 
 
 def worker_of(call: Record) -> str:

@@ -5,6 +5,8 @@ import gc
 import os
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -20,16 +22,20 @@ from daemon import config
 from daemon.client import ApiFailure, Client, Unreachable
 from daemon.config import Settings
 from daemon.plain import safe
+from daemon.protocol.dialing import LOCAL
 from daemon.statefile.errors import LockedError, StateFileError
 from daemon.statefile.store import Store
 from daemon.verbs.lean import without
-from daemon.verbs.reach import COMPLAINT, OK, VerbError, say, say_json
+from daemon.verbs.reach import COMPLAINT, OK, USAGE, VerbError, say, say_json
 from daemon.worker import keeper, launch
 
 START: Final = 60.0  # seconds a daemon has to be ready: it looks at every session first
 POLL: Final = 0.1  # seconds between two looks at a daemon that starts or ends
 CLOSED: Final = 2.0  # seconds from the close of its stdout to the end of a daemon that does not start
 END: Final = 40.0  # seconds it has to end: requests in flight have 15
+WORKER: Final = (
+    5.0  # seconds that `up` waits for the local worker; without it sessions wait for it all the same
+)
 LOG: Final = "daemon.log"
 MAX_LOG: Final = 16 << 20  # bytes after which `up` begins a new log and keeps one old one
 SHOWN: Final = 20  # lines of the log when a daemon does not come up
@@ -105,6 +111,7 @@ def up(options: Options, environ: Mapping[str, str], json: bool) -> int:
     found = _running(settings)
     if found is None:
         found = _start(options, settings)
+        asyncio.run(_until_worker(settings.socket))
     if json:
         say_json(found)
     else:
@@ -120,13 +127,20 @@ def up(options: Options, environ: Mapping[str, str], json: bool) -> int:
 
 
 def down(options: Options, environ: Mapping[str, str], json: bool) -> int:
-    """End the daemon and its local worker."""
-    settings = options.settings(environ)
-    pid = _holder(settings.data)
+    """End the daemon and its local worker, also where the configuration has become one that cannot be read."""
+    data, scratch, _ = config.folders(environ, options.data)
+    pid = _holder(data)
+    if options.socket and pid != (listener := _listener(options.socket)):
+        other = f"that of pid {listener}" if listener else "none"
+        raise VerbError(
+            f"the daemon that listens on {options.socket} is {other}, and the one that works on {data} is "
+            f"{f'that of pid {pid}' if pid else 'none'}: name its folder with --data, or leave --socket out",
+            USAGE,
+        )
     if pid is not None:
         _end(pid)
-    worker = keeper.holder(settings.scratch / keeper.LOCK)
-    asyncio.run(launch.end(settings.scratch))
+    worker = keeper.holder(scratch / keeper.LOCK)
+    asyncio.run(launch.end(scratch))
     if json:
         say_json({"daemon": pid, "worker": worker or None})
     elif pid is None and not worker:
@@ -151,6 +165,17 @@ def _holder(data: Path) -> int | None:
         return error.pid
     except StateFileError as error:
         raise VerbError(str(error)) from error
+
+
+def _listener(path: str) -> int | None:
+    """The pid of who listens on a Unix socket, None where nobody does."""
+    with socket.socket(socket.AF_UNIX) as asked:
+        try:
+            asked.connect(os.path.expanduser(path))
+        except OSError:
+            return None
+        (pid,) = struct.unpack("i8x", asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid)
 
 
 def _end(pid: int) -> None:
@@ -191,6 +216,19 @@ async def _answers(socket: Path) -> bool:
         except (Unreachable, ApiFailure):
             return False
     return True
+
+
+async def _until_worker(path: Path) -> None:
+    """Wait for the local worker, for WORKER seconds at most: the next verb may ask for it."""
+    give_up = time.monotonic() + WORKER
+    async with Client(path) as client:
+        while time.monotonic() < give_up:
+            try:
+                if any(worker.name == LOCAL for worker in await client.workers()):
+                    return
+            except (Unreachable, ApiFailure):
+                return
+            await asyncio.sleep(POLL)
 
 
 def _start(options: Options, settings: Settings) -> Up:

@@ -122,6 +122,22 @@ def test_down_ends_the_daemon_and_its_worker_and_again_is_fine(here: Place) -> N
     assert here.outrider("ls").returncode == 4
 
 
+def test_down_ends_the_daemon_also_where_the_configuration_is_broken(here: Place) -> None:
+    here.up()
+    broken = here.data / "broken.toml"
+    broken.write_text("[daemon\n")
+    assert here.outrider("ls", OUTRIDER_CONFIG=str(broken)).returncode == 2
+    assert "ended daemon" in here.outrider("down", OUTRIDER_CONFIG=str(broken)).stdout
+
+
+def test_down_takes_no_daemon_for_one_that_listens_elsewhere(here: Place) -> None:
+    here.up()
+    refused = here.outrider("down", "--socket", str(here.data / "other.sock"))
+    assert refused.returncode == 2
+    assert "name its folder with --data" in refused.stderr
+    assert "ended daemon" in here.ok("down", "--socket", str(here.data / "api.sock"))
+
+
 def test_a_local_worker_that_dies_is_started_again(here: Place) -> None:
     here.up()
     here.ok("run", "--model", "rehearsal/tour", "go")
