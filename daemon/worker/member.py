@@ -43,6 +43,7 @@ NODE: Final = "node"  # in the mesh's folder: the helper's logs and lock
 DIAL: Final = 3.0  # seconds for a connection: two packets more after the first, and it is dialled again
 POINTED: Final = 10.0  # seconds for names to be resolved
 ASK_EVERY: Final = 60.0  # seconds between two questions how this machine stands, half to whole of it
+ASK_AGAIN: Final = 10.0  # … after one that nobody answered: the harness may be starting
 GREET_EVERY: Final = (
     10.0  # seconds between two handshakes out of turn: what is lost meanwhile is another thing
 )
@@ -118,7 +119,9 @@ class Member:
         self._up: _Up | None = None
         self._why = "the mesh's interface is being made"
         self._renewed = asyncio.Event()
-        self._removed = asyncio.Event()
+        self._over = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+        self._unknown = ""  # that the harness does not know this machine
         self._asked = 0.0
         self._asking: asyncio.Task[None] | None = None
 
@@ -134,8 +137,10 @@ class Member:
         return address.address(self._membership.answer.prefix, HARNESS)
 
     async def over(self) -> str:
-        """Wait until the harness has put this machine out; what to say then."""
-        await self._removed.wait()
+        """Wait until the harness has put this machine out; what to say then. Raises what ended the mesh otherwise."""
+        await self._over.wait()
+        if self._keeping is not None and self._keeping.done():
+            self._keeping.result()
         return (
             f"{self._membership.answer.harness or 'the harness'} has removed this machine from its mesh: join again "
             "with `outrider worker --join TOKEN`, a token of `outrider token new` there"
@@ -153,6 +158,8 @@ class Member:
             except OSError as error:
                 raise CannotWork(f"{self._scratch / tunnel.SOCKET} cannot be: {error.strerror}") from error
             keeping = asyncio.create_task(self._keep(first), name="mesh member")  # noqa: TID251 - owned by this context
+            keeping.add_done_callback(lambda _: self._over.set())
+            self._keeping = keeping
             stack.push_async_callback(self._end, keeping)
             await asyncio.wait({first, keeping}, return_when=asyncio.FIRST_COMPLETED)
             if not first.done():
@@ -243,7 +250,8 @@ class Member:
             self._no_answer(up)
             if isinstance(error, TimeoutError):
                 await up.greet_anew()
-            raise link.Gone(f"{self._spoken(error)} ({up.finder.path})") from error
+            raise link.Gone(f"{self._spoken(error)} ({up.finder.path}){self._unknown}") from error
+        self._unknown = ""
         try:
             return await asyncio.open_connection(sock=sock, limit=link.FIRST_LINE)
         except OSError as error:
@@ -261,25 +269,24 @@ class Member:
     def _no_answer(self, up: _Up) -> None:
         """Nothing came back: try other ways, and ask at times what became of this machine."""
         up.finder.suspect()
-        now = time.monotonic()
-        if now < self._asked or (self._asking is not None and not self._asking.done()):
+        if time.monotonic() < self._asked or (self._asking is not None and not self._asking.done()):
             return
-        self._asked = now + ASK_EVERY * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all ask at once
         self._asking = asyncio.create_task(self._ask(), name="mesh standing")  # noqa: TID251 - ended by `_end`
 
     async def _ask(self) -> None:
         """Learn from the join listener what became of this machine."""
         before = self._membership
+        wait = ASK_EVERY
         try:
             pair = await asyncio.to_thread(identity.pair, self._folder)
             told, answer, place = await asking.stand(before, pair, os.environ)
             if told.state == "removed":
                 gone = msgspec.structs.replace(before, removed=True)
                 await asyncio.to_thread(identity.save, self._folder, gone)
-                self._removed.set()
+                self._over.set()
             elif answer is None:
-                log.error(
-                    "the harness does not know this machine: it has lost its registry, or is an older copy"
+                self._unknown = (
+                    "; it does not know this machine: it has lost its registry, or is an older copy"
                 )
             elif (renewed := asking.renewed(before, answer, place)) != before:
                 await asyncio.to_thread(identity.save, self._folder, renewed)
@@ -288,8 +295,10 @@ class Member:
                     self._renewed.set()
         except AskError as error:
             log.info("how this machine stands is not known: %s", error)
+            wait = ASK_AGAIN
         except PrivateFileError as error:
             log.error("%s", error)
+        self._asked = time.monotonic() + wait * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all ask at once
 
     # What is said of it
 

@@ -97,6 +97,8 @@ async def test_a_machine_joins_runs_code_and_is_removed(hub: Housed, gpu: Joiner
     assert (await away(gpu.verb, *gpu.as_root)).returncode == 3, "it stays out"
 
 
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
 async def test_name_and_address_stay_over_restarts_of_either_side_and_a_move(
     lab: Lab, hub: Housed, gpu: Joiner
 ) -> None:
@@ -118,6 +120,20 @@ async def test_name_and_address_stay_over_restarts_of_either_side_and_a_move(
     await same()
     await away(lab.move, "gpu-1", "eth0", "fd00:aa::2/64", "fd00:aa::77/64")
     await same()
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+async def test_a_harness_that_is_reached_elsewhere_by_now_is_found_again(hub: Housed, gpu: Joiner) -> None:
+    await away(gpu.start, await away(token, hub))
+    before = (await connected(hub, "gpu-1"))["mesh"]["address"]
+    await away(hub.ok, "down")
+    file = hub.home / ".config/outrider/outrider.toml"
+    file.write_text(file.read_text() + "port = 51900\n")
+    await away(hub.up)
+    assert (await connected(hub, "gpu-1"))["mesh"]["address"] == before
+    assert (await away(gpu.status))["mesh"]["path"] == f"direct [{HUB}]:51900"
+    assert "the harness says other things by now" in gpu.log()
 
 
 async def test_a_known_machine_that_joins_again_is_left_as_it_is_and_spends_no_token(
