@@ -248,7 +248,9 @@ async def ours(far: str, folder: Path) -> AsyncIterator[tuple[Connect, list[int]
 def processor(pids: Sequence[int]) -> float:
     """Seconds of processor time that these processes have had; a busy machine changes it less than a clock's."""
     fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
-    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
+    return sum(sum(map(int, each[11:15])) for each in fields) / os.sysconf(
+        "SC_CLK_TCK"
+    )  # with children that ended
 
 
 def rate(connect: Connect, seconds: float) -> tuple[float, int]:
@@ -422,6 +424,7 @@ async def joins(one: Harness, times: int) -> None:
     far: list[float] = []
     near: list[float] = []
     bare: list[float] = []
+    spent: dict[int, list[float]] = {id(far): [], id(near): []}
     for number in range(times + 1):
         start = time.perf_counter()
         await asyncio.to_thread(sh, str(common.OUTRIDER), "--version")
@@ -436,11 +439,14 @@ async def joins(one: Harness, times: int) -> None:
             process = one.worker(name, *how, text=text if taken is far else "")
             await one.hello(name)
             taken.append(time.perf_counter() - start)
+            spent[id(taken)].append(processor([process.pid, *children(process.pid)]))
             await asyncio.to_thread(one.end, name, process)
     print(
         f"`outrider worker --join` to hello: {common.ms(far[1:])}, at most {max(far[1:]):.2f} s of {times} "
         "(aim: under 3 s)\n"
         f"  `--connect` to a Unix socket, the same without the mesh: {common.ms(near[1:])}\n"
+        f"  processor time until then, the keeper's left out: {common.ms(spent[id(far)][1:])}; without the mesh: "
+        f"{common.ms(spent[id(near)][1:])}\n"
         f"  `outrider --version`, its share that is Python: {common.ms(bare[1:])}",
         flush=True,
     )
