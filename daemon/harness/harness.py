@@ -236,7 +236,8 @@ class Harness:
         """Have a worker take nothing new from now on, or take it again. Raises NotFound, NoSpace."""
         if name != LOCAL and not self._pool.knows(name):
             raise NotFound(
-                f"there is no worker {name}: none of that name has joined, or dialed since the daemon started"
+                f"there is no worker {name}: none of that name has joined, or dialed since the daemon started; "
+                "`outrider workers` lists those there are"
             )
         try:
             await self._pool.cordon(name, cordoned)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from daemon.plain import wanted as in_words
 from daemon.protocol.records import CallBody
 from daemon.provider.base import Tool
 
@@ -153,7 +154,10 @@ def parse(call: CallBody, wanted: str | Sequence[str]) -> Arguments:
         fields = ", ".join(
             f.name if f.required else f"{f.name} (optional)" for f in msgspec.structs.fields(kind)
         )
-        raise BadCall(f"`{call.name}`: {error}. Its fields: {fields}. Nothing was done.") from error
+        what, _, where = str(error).partition(" - at `$.")
+        field = f"{where.removesuffix('`')}: " if where else ""
+        said = f"{field}{in_words(what, 'an object')}"
+        raise BadCall(f"`{call.name}`: {said}. Its fields: {fields}. Nothing was done.") from error
 
 
 def _quote(text: str) -> str:

@@ -60,9 +60,11 @@ def parts(text: str | None, files: Sequence[str]) -> list[api.Part]:
     return made
 
 
-def check_key(key: str) -> None:
-    """Raises VerbError unless `key` can be an idempotency key, or is empty."""
-    if key and not (key.isascii() and key.isprintable() and key.strip() and len(key) <= api.MAX_NAME):
+def check_key(key: str | None) -> None:
+    """Raises VerbError unless `key` can be an idempotency key, or is none."""
+    if key is not None and not (
+        key.isascii() and key.isprintable() and key.strip() and len(key) <= api.MAX_NAME
+    ):
         raise VerbError(f"--key: 1 to {api.MAX_NAME} printable ASCII characters", USAGE)
 
 

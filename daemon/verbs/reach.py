@@ -71,6 +71,7 @@ def where(socket: str, url: str, environ: Mapping[str, str]) -> Where:
         socket, url = url.removeprefix("unix:").removeprefix("//"), ""
         if not socket:
             raise VerbError("unix: needs the socket's path, as in unix:/run/outrider/api.sock", USAGE)
+        command = f"outrider --socket {shlex.quote(socket)}"  # `up` takes no URL
     if url:
         if not _is_address(url):
             raise VerbError(
@@ -78,6 +79,10 @@ def where(socket: str, url: str, environ: Mapping[str, str]) -> Where:
                 USAGE,
             )
         key, ca, fingerprint = (environ.get(f"OUTRIDER_{name}", "") for name in ("KEY", "CA", "FINGERPRINT"))
+        if key and not (key.isascii() and key.isprintable() and " " not in key):
+            raise VerbError(
+                "OUTRIDER_KEY holds no key: one line is wanted, as `outrider key new NAME` prints it", USAGE
+            )
         return Where(None, url, key, ca, fingerprint, command)
     path = Path(os.path.abspath(Path(socket).expanduser())) if socket else config.load(environ).socket
     return Where(config.check_socket(path), command=command)

@@ -54,14 +54,19 @@ def run(create: Any, prompt: str | None, files: tuple[str, ...], full: bool, jso
 )
 @click.option(
     "--key",
-    default="",
     metavar="KEY",
     help="Idempotency key: the same post under the same key is taken once.",
 )
 @full_option
 @json_option
 def post(
-    id: str, text: str | None, files: tuple[str, ...], to_the_end: bool, key: str, full: bool, json: bool
+    id: str,
+    text: str | None,
+    files: tuple[str, ...],
+    to_the_end: bool,
+    key: str | None,
+    full: bool,
+    json: bool,
 ) -> int:
     """Post TEXT and files to a session.
 
@@ -72,6 +77,7 @@ def post(
 
     parts = posting.parts(text, files)
     posting.check_key(key)
+    key = key or ""
     if to_the_end:
         look = follow.Look(full=full, json=json)
         return following(lambda place, shown: follow.post(place, id, parts, look, shown, key))

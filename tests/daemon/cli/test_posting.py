@@ -91,7 +91,7 @@ def test_the_same_post_under_the_same_key_is_taken_once(said: Said, files: Path)
     assert "used for another post" in said("post", "--key", "k 1", id, "twice", code=3)
 
 
-@pytest.mark.parametrize("key", ["ü", "a\nb", " ", "x" * 201])
+@pytest.mark.parametrize("key", ["", "ü", "a\nb", " ", "x" * 201])
 def test_a_key_that_no_header_can_hold_is_wrong_usage(said: Said, key: str) -> None:
     assert "printable ASCII" in said("post", "--key", key, "abc", "x", code=2)
 

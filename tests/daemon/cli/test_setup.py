@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from daemon.verbs import reach
+from daemon.verbs.reach import VerbError
 from tests.daemon.api import certificates
 from tests.daemon.cli.saying import Said, terminal
 from tests.running import Place, place
@@ -206,3 +207,10 @@ def test_a_cordoned_worker_is_shown_and_takes_no_call_until_it_is_uncordoned(
         assert said("worker", "uncordon", "local") == "local takes calls again\n"
     assert "cordoned" not in said("workers") + said("workers", "--json")
     assert "there is no worker nobody" in said("worker", "cordon", "nobody", code=3)
+
+
+def test_a_key_in_the_environment_that_cannot_be_one_is_told_before_it_is_sent() -> None:
+    for key in ("ork_a\nb", "ork_\u00e9", "ork a"):
+        with pytest.raises(VerbError, match="OUTRIDER_KEY holds no key") as caught:
+            reach.where("", "http://h:1", {"OUTRIDER_KEY": key})
+        assert caught.value.code == reach.USAGE

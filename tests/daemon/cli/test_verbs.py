@@ -390,8 +390,8 @@ def test_only_a_daemon_of_this_machine_gets_the_callers_folder(
     ("socket", "url", "environ", "place"),
     [
         ("/s", "", {"OUTRIDER_URL": "http://x"}, reach.Where(Path("/s"), command="outrider --socket /s")),
-        ("", "unix:/s", {}, reach.Where(Path("/s"), command="outrider --url unix:/s")),
-        ("", "", {"OUTRIDER_URL": "unix:///s"}, reach.Where(Path("/s"))),
+        ("", "unix:/s", {}, reach.Where(Path("/s"), command="outrider --socket /s")),
+        ("", "", {"OUTRIDER_URL": "unix:///s"}, reach.Where(Path("/s"), command="outrider --socket /s")),
         ("", "", {"OUTRIDER_URL": "https://x", "OUTRIDER_KEY": "k"}, reach.Where(None, "https://x", "k")),
         (
             "",

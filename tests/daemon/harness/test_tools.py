@@ -32,8 +32,9 @@ def test_what_is_left_out_has_its_default() -> None:
         ('{"worker":"w","code":"\\ud83d"}', r"half of a character, \\ud83d,"),
         ('{"worker":"w","code":"\\ud83d\\ude80 \\ude80"}', r"half of a character, \\ude80,"),
         ('{"worker":"w","code":"\\ud83d\\ude80 \\\\ud83d', "not valid JSON"),
-        ('{"worker":"w","code":"x","timeout":0}', "timeout"),
-        ('{"worker":"w","code":5}', r"\$.code"),
+        ('{"worker":"w","code":"x","timeout":0}', "timeout: expected a number of over 0"),
+        ('{"worker":"w","code":"x","timeout":90000}', "timeout: expected a number of at most 86400"),
+        ('{"worker":"w","code":5}', "code: expected text, not a whole number"),
     ],
 )
 def test_bad_arguments_are_told_what_would_be_right(arguments: str, says: str) -> None:
