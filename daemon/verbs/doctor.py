@@ -95,7 +95,8 @@ def _unreachable(why: str, place: Where, settings: Settings | None) -> Check:
                 "it is just starting, or listens elsewhere (`--socket`); else `outrider down` ends it",
             )
         return failing("daemon", f"none runs on {settings.data}", f"`{place.command} up` starts it")
-    return failing("daemon", why)
+    fix = "" if place.here else "see there whether it runs and listens, and that no firewall is in between"
+    return failing("daemon", why, fix)
 
 
 def _release(theirs: str, ours: str, target: str) -> Check:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from msgspec import Struct
 
 from daemon.plain import line, size
+from daemon.statefile.publish import SESSIONS
 
 if TYPE_CHECKING:
     from daemon.config import Settings
@@ -144,19 +145,21 @@ def folder(path: Path) -> Check:
     if not there.is_dir():
         return failing(name, f"{there} is no folder", "name another with OUTRIDER_DATA")
     try:
+        looked = path
         if there == path:
-            with tempfile.TemporaryFile(dir=path) as file:
-                file.write(b"\0")
-                file.flush()
-                os.fsync(file.fileno())
+            for looked in filter(Path.exists, (path, path / SESSIONS)):
+                with tempfile.TemporaryFile(dir=looked) as file:
+                    file.write(b"\0")
+                    file.flush()
+                    os.fsync(file.fileno())
         elif not os.access(there, os.W_OK | os.X_OK):
             raise PermissionError(13, "Permission denied")
         room = os.statvfs(there)
     except OSError as error:
         return failing(
             name,
-            f"{path} cannot be written: {error.strerror}",
-            "correct its owner, or name another with OUTRIDER_DATA",
+            f"{looked} cannot be written: {error.strerror}",
+            "correct its owner and mode (0700), or name another with OUTRIDER_DATA",
         )
     kind, free = file_system(there), room.f_bavail * room.f_frsize
     what = f"{path}{made}, on {kind or 'an unknown file system'} with {size(free)} free"

@@ -194,6 +194,8 @@ def test_a_data_folder_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert examine.folder(Path("/proc/nowhere")).state == "failing"
     monkeypatch.setattr(examine, "NONE", 1 << 62)
     assert "make room" in examine.folder(tmp_path).fix
+    (tmp_path / "sessions").touch()
+    assert examine.folder(tmp_path).what == f"{tmp_path}/sessions cannot be written: Not a directory"
 
 
 def test_a_socket_that_is_too_long_is_failing(tmp_path: Path) -> None:
