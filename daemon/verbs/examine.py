@@ -144,8 +144,8 @@ def folder(path: Path) -> Check:
     made = "" if there == path else ", which `outrider up` will make"
     if not there.is_dir():
         return failing(name, f"{there} is no folder", "name another with OUTRIDER_DATA")
+    looked = path
     try:
-        looked = path
         if there == path:
             for looked in filter(Path.exists, (path, path / SESSIONS)):
                 with tempfile.TemporaryFile(dir=looked) as file:
