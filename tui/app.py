@@ -19,7 +19,7 @@ from daemon.protocol import api
 from daemon.protocol.records import WorkerRef
 from tui import keymap, palette, patches, places, words
 from tui.deeds import Deeds, Given
-from tui.desk import Desk, Prefs, Unsent
+from tui.desk import Chip, Desk, Prefs, Unsent
 from tui.doing import Doing
 from tui.messages import OutboxChanged, Returned, RosterChanged
 from tui.outbox import Outbox
@@ -247,10 +247,12 @@ class OutriderApp(Deeds):
 
     # ---- posts and drafts
 
-    def post(self, session: str, text: str, parts: tuple[api.Part, ...]) -> None:
+    def post(
+        self, session: str, text: str, parts: tuple[api.Part, ...], chips: tuple[Chip, ...] = ()
+    ) -> None:
         """Send a post; it is kept until the daemon has it."""
         order = max((post.order for post in self.desk.unsent()), default=0.0) + 1
-        self.desk.post(session, text, parts, self.desk.draft(session).chips, order)
+        self.desk.post(session, text, parts, chips, order)
         self.keep()
         self._send()
         self._outbox_changed(session)

@@ -69,7 +69,9 @@ def checked(given: Keymap, places: Sequence[Place]) -> dict[str, str]:
         if id not in known:
             near = difflib.get_close_matches(id, known, 1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise BadKeys(f"tui.keys: there is no {id!r}{hint}; there are {', '.join(sorted(known))}")
+            group = id.partition(".")[0] + "."
+            there = sorted(name for name in known if name.startswith(group)) or sorted(known)
+            raise BadKeys(f"tui.keys: there is no {id!r}{hint}; there are {', '.join(there)}")
         wanted = [text.strip() for text in ([keys] if isinstance(keys, str) else keys)]
         wanted = [text for text in wanted if text]
         for text in wanted:

@@ -81,7 +81,7 @@ async def test_the_palette_changes_the_theme_and_it_is_remembered(tmp_path: Path
 
 
 async def test_help_shows_every_key_as_it_is_now(tmp_path: Path) -> None:
-    keys = keymap.checked({"app.sessions": "f9", "sessions.end": ()}, places.places())
+    keys = keymap.checked({"app.sessions": "f11", "sessions.end": ()}, places.places())
     async with running(two(), tmp_path, (100, 200), keys=keys) as on:
         await on.sees("Paint the gate")
         await on.press("question_mark")
@@ -90,7 +90,7 @@ async def test_help_shows_every_key_as_it_is_now(tmp_path: Path) -> None:
             await on.sees(place.name)
             for binding in place.bindings:
                 assert binding.description in on.text()
-        rows = [row for row in on.text().split("\n") if " f9 " in row]
+        rows = [row for row in on.text().split("\n") if " f11 " in row]
         assert len(rows) == 1
         assert "Sessions" in rows[0]
         assert "(no key)" in on.text()

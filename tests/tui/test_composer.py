@@ -1,5 +1,7 @@
 from pathlib import Path
 
+from textual import events
+
 from tests.tui.daemonfake import FakeClient, info
 from tests.tui.driving import Driver, running
 from tui.widgets.composer import Composer
@@ -40,3 +42,18 @@ async def test_enter_sends_and_three_ways_make_a_new_line(tmp_path: Path) -> Non
         await on.until(lambda: client.posts)
         assert client.texts == [("a1", "one\ntwo\n3\n4\n5")]
         assert found.text == ""
+
+
+async def test_keys_act_in_the_order_in_which_they_come_however_fast(tmp_path: Path) -> None:
+    client = FakeClient()
+    client.add(info("a1"))
+    async with running(client, tmp_path) as on:
+        found = await composer(on)
+        for key, character in [
+            ("a", "a"), ("ctrl+j", "\n"), ("b", "b"), ("c", "c"), ("backspace", "\x7f"), ("enter", "\r"), ("d", "d"),
+            ("enter", "\r"), ("e", "e"),
+        ]:  # fmt: skip
+            found.post_message(events.Key(key, character))
+        await on.until(lambda: len(client.posts) == 2)
+        assert client.texts == [("a1", "a\nb"), ("a1", "d")]
+        assert found.text == "e"

@@ -22,7 +22,11 @@ def test_keys_are_changed_added_and_taken_out_by_their_ids() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"here.stopp": "x"}, ("'here.stopp'", "did you mean 'here.stop'?", "there.stop")),
+        (
+            {"here.stopp": "x"},
+            ("'here.stopp'", "did you mean 'here.stop'?", "there are here.open, here.stop"),
+        ),
+        ({"nowhere.stop": "x"}, ("'nowhere.stop'", "there.stop", "here.open")),
         ({"here.stop": "ctl+x"}, ("tui.keys.here.stop", "'ctl+x' is not a key", "ctrl+t")),
         ({"here.stop": "ctrl+"}, ("is not a key",)),
         ({"here.stop": "entr"}, ("is not a key",)),

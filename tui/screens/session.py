@@ -51,7 +51,7 @@ class SessionScreen(DaemonScreen):
         self.session = session
         self._note = ""
         self._more = ""  # records that came below what is shown
-        self._posting = False
+        self._going: list[tuple[str, tuple[Chip, ...]]] = []  # sent, and not in the outbox yet
         self._keeping: Timer | None = None  # the draft is about to be kept
         self._failed = False  # the log could not be read
 
@@ -209,30 +209,39 @@ class SessionScreen(DaemonScreen):
     def keep(self) -> None:
         """Keep the draft as it is now; it is written a little later."""
         self._keeping = None
-        if self.is_attached and not self._posting and self.query(Composer):
-            self.outrider.desk.write(self.session, self.composer.text, self.composer.chips)
+        if self.is_attached and self.query(Composer):
+            self.outrider.desk.write(self.session, *self._all_written())
             self.outrider.keep()
 
-    def on_composer_sent(self) -> None:
-        if not self._posting and not self.composer.read_only:
-            self._posting = True
-            self.outrider.work(self._post(self.composer.text, self.composer.chips), "post")
+    def _all_written(self) -> tuple[str, tuple[Chip, ...]]:
+        """The draft, behind what is sent and not in the outbox yet: nothing is lost if all ends now."""
+        written = [*self._going, (self.composer.text, self.composer.chips)]
+        return "\n".join(text for text, _ in written if text), tuple(
+            chip for _, chips in written for chip in chips
+        )
 
-    async def _post(self, text: str, chips: tuple[Chip, ...]) -> None:
-        """Read what is attached, and hand all to the outbox; what cannot be posted stays where it is."""
+    def on_composer_sent(self, event: Composer.Sent) -> None:
+        self._going.append((event.text, event.chips))
+        if len(self._going) == 1:
+            self.outrider.work(self._post(), "post")
+
+    async def _post(self) -> None:
+        """Read what is attached, and hand all to the outbox, in order; what cannot be posted comes back."""
         app = self.outrider
-        try:
-            parts = await asyncio.to_thread(attach.parts, text, chips)
-            if parts:
-                app.desk.write(self.session, text, chips)
-                app.post(self.session, text, parts)
-                typed = self.composer.text
-                rest = typed.removeprefix(text) if typed.startswith(text) else typed
-                self.composer.put(rest, (), app.desk.draft(self.session).history)
-        except attach.NotPostable as error:
-            app.tell(str(error), bad=True)
-        finally:
-            self._posting = False
+        while self._going:
+            text, chips = self._going[0]
+            try:
+                parts = await asyncio.to_thread(attach.parts, text, chips)
+            except attach.NotPostable as error:
+                app.tell(str(error), bad=True)
+                written = self._all_written()
+                self._going.clear()
+                self.composer.put(*written, self.composer.posts)
+            else:
+                del self._going[0]
+                if parts:
+                    app.post(self.session, text, parts, chips)
+                self.composer.posts = app.desk.draft(self.session).history
             self.keep()
 
     def on_outbox_changed(self, event: OutboxChanged) -> None:

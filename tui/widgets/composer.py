@@ -34,7 +34,12 @@ class Composer(TextArea):
     ]
 
     class Sent(Message):
-        """Enter: what is written is to be sent."""
+        """Enter: this is to be sent. The composer is empty already, for what is typed next."""
+
+        def __init__(self, text: str, chips: tuple[Chip, ...]) -> None:
+            super().__init__()
+            self.text = text
+            self.chips = chips
 
     class Left(Message):
         """Escape: the log is to have the focus."""
@@ -81,9 +86,14 @@ class Composer(TextArea):
     # ---- keys
 
     async def _on_key(self, event: events.Key) -> None:
-        """Enter is what it is bound to, and a newline only where it is bound to nothing."""
-        if event.key == "enter" and "enter" in self.screen.active_bindings:
+        """A key that is bound here acts at once: by way of the app it would act after what was typed behind it."""
+        if event.is_printable:
+            return
+        bound = self.screen.active_bindings.get(event.key)
+        if bound is not None and bound.node is self:
+            event.stop()
             event.prevent_default()
+            await self.app.run_action(bound.binding.action, self)
 
     def action_send(self) -> None:
         row, column = self.cursor_location
@@ -92,8 +102,11 @@ class Composer(TextArea):
         ):  # `\` and enter, where a terminal knows no shift+enter
             self._type("\n", (row, column - 1), (row, column))
             return
-        if self.text.strip() or self.chips:
-            self.post_message(self.Sent())
+        if self.read_only or not (self.text.strip() or self.chips):
+            return
+        text, chips = self.text, self.chips
+        self.put("", (), self.posts)
+        self.post_message(self.Sent(text, chips))
 
     def _type(self, text: str, start: Location, end: Location) -> None:
         """`text` in place of what stands between, and the cursor behind it."""

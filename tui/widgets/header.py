@@ -1,5 +1,7 @@
 """The head of a session: its status, title and model, its context and tokens, its workers and whether they are here."""
 
+from typing import Final
+
 from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 from rich.text import Text
@@ -10,7 +12,8 @@ from daemon.protocol import api
 from tui import words
 from tui.widgets.table import Row
 
-BAR = 10  # cells of the context's bar
+BAR: Final = 10  # cells of the context's bar
+WIDE: Final = 70  # columns from which there is room for what is less important
 
 
 class SessionHeader(Widget):
@@ -47,11 +50,14 @@ class SessionHeader(Widget):
             f"{words.sign(info)} {'waiting' if waiting else info.status}", self._style(colour, bold=True)
         )
         model = line(info.config.model)
-        room = width - first.cell_len - cell_len(model) - 5
+        copy = f"  copy of {info.from_.session[:8]}" if info.from_ is not None and width >= WIDE else ""
+        room = width - first.cell_len - cell_len(model) - len(copy) - 5
         title = line(words.title(info))
         if cell_len(title) > max(room, 4):
             title = set_cell_size(title, max(room - 1, 3)).rstrip() + "…"
         first.append("  ").append(title, self._style("title"))
+        if copy:
+            first.append(copy, self._style("dim"))
         if room >= 4:
             first.append(" " * max(2, width - first.cell_len - cell_len(model)))
             first.append(model, self._style("dim"))
@@ -68,7 +74,7 @@ class SessionHeader(Widget):
             text.append(words.bar(share, BAR), self._style(strong)).append(" ")
         text.append(words.context(info, self._row.limit))
         used = info.usage
-        if width >= 70:
+        if width >= WIDE:
             text.append(f"  {tokens(used.prompt)} in {tokens(used.output)} out", dim)
         text.append("  ")
         for ref in info.config.workers:

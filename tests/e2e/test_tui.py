@@ -1,0 +1,160 @@
+"""The terminal UI in a terminal, against a real daemon: made, watched, posted to, stopped, retried, copied; the daemon
+ended and started in between; and left."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.tmuxing import Tmux, tmux
+from tests.running import OUTRIDER, Place, place
+
+WAITING = """
+per = "message"
+[[steps]]
+text = "I begin."
+[[steps.calls]]
+tool = "run"
+arguments = { worker = "{worker}", code = "echo working; sleep 600" }
+[[steps]]
+text = "I was let go on."
+"""
+
+
+@pytest.fixture
+def here() -> Iterator[Place]:
+    with place() as made:
+        made.script("waits", WAITING)
+        yield made
+
+
+@pytest.fixture
+def screen(here: Place) -> Iterator[Tmux]:
+    here.up()
+    with tmux(here.home, OUTRIDER, here.environ, here.work, (100, 30)) as made:
+        yield made
+
+
+def messages(here: Place, id: str) -> list[str]:
+    return [record["body"] for record in here.records(id) if record["kind"] == "message"]
+
+
+def test_a_session_is_opened_watched_and_posted_to(here: Place, screen: Tmux) -> None:
+    screen.until("No session yet")
+    here.ok("run", "--model", "rehearsal/echo", "first words")
+    screen.until("first words", "✓ closed")
+    screen.press("Enter")
+    screen.until("message via cli", "● answer", "write a message")
+    assert screen.title == "first words · outrider"
+    screen.write("second words")
+    screen.press("C-j")
+    screen.write("on two lines")
+    screen.press("Enter")
+    screen.until("message via tui", "second words", "on two lines", "step 2")
+    id = here.json("ls")[0]["id"]
+    assert messages(here, id) == ["first words", "second words\non two lines"]
+    screen.press("C-q")
+    screen.until("Pane is dead")
+
+
+def test_stop_retry_and_copy(here: Place, screen: Tmux) -> None:
+    id = here.ok("new", "--model", "rehearsal/waits").strip()
+    here.ok("post", id, "begin")
+    screen.until("begin", "● stepping", "run · on local")
+    screen.press("Enter")
+    screen.until("I begin.", "working")
+    screen.press("C-x")
+    screen.until("✗ failed", "stopped via tui")
+    screen.press("C-r")
+    screen.until("I was let go on.", "✓ closed")
+    screen.press("C-f")
+    screen.until(f"copy of {id[:8]}")
+    screen.press("C-s")
+    screen.until("2 sessions")
+
+
+def test_a_daemon_that_is_ended_and_started_loses_and_doubles_nothing(here: Place, screen: Tmux) -> None:
+    id = here.ok("new", "--model", "rehearsal/echo").strip()
+    screen.until("no message yet")
+    screen.press("Enter")
+    screen.until("write a message")
+    screen.write("before")
+    screen.press("Enter")
+    screen.until("step 1")
+    here.ok("down")
+    screen.until("▲", "read only until it is back", "before")
+    screen.write("while it was away")
+    screen.press("Enter")
+    screen.until("↑ waits for the daemon: while it was away")
+    here.up()
+    screen.until("step 2", without="▲")
+    screen.until("while it was away", without="↑")
+    screen.write("after")
+    screen.press("Enter")
+    screen.until("step 3")
+    assert messages(here, id) == ["before", "while it was away", "after"]
+
+
+def test_without_a_daemon_one_is_started_and_it_is_left_running(here: Place) -> None:
+    with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:
+        screen.until("no daemon listens", "s: start one on this machine")
+        screen.press("s")
+        screen.until("No session yet")
+        screen.press("C-q")
+        screen.until("Pane is dead")
+    assert here.json("info", here.ok("new", "--model", "rehearsal/echo").strip())["status"] == "closed"
+
+
+def test_keys_of_the_configuration_hold_and_a_wrong_one_is_told_before_anything_is_drawn(here: Place) -> None:
+    here.up()
+    config = here.home / ".config/outrider/outrider.toml"
+    config.write_text('[tui]\ntheme = "ansi-dark"\n[tui.keys]\napp.quit = "f10"\n')
+    with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:
+        screen.until("No session yet")
+        screen.press("F10")
+        screen.until("Pane is dead")
+    config.write_text('[tui.keys]\napp.quite = "f10"\n')
+    with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:
+        screen.until("Pane is dead (status 2")
+        text = screen.run("capture-pane", "-t", "it", "-p", "-S", "-100")
+    assert "there is no 'app.quite' (did you mean 'app.quit'?)" in " ".join(text.split())
+
+
+def test_bytes_that_are_no_text_end_nothing(here: Place, screen: Tmux) -> None:
+    screen.until("No session yet")
+    screen.run("send-keys", "-t", "it", "-H", "ff", "fe", "c3")
+    screen.press("?")
+    screen.until("Everywhere")
+
+
+def test_on_a_pipe_help_is_printed(here: Place) -> None:
+    assert "Usage: outrider" in here.ok()
+
+
+def test_quitting_does_not_wait_for_an_address_that_does_not_answer(here: Place) -> None:
+    environ = here.environ | {"OUTRIDER_KEY": "ork_x"}
+    command = [*OUTRIDER, "--url", "http://192.0.2.1:4600"]  # an address for documentation: nothing is there
+    with tmux(here.home, command, environ, here.work, (80, 24)) as screen:
+        screen.until("outrider · http://192.0.2.1:4600")
+        screen.press("C-q")
+        screen.until("Pane is dead")
+
+
+def test_a_post_outlives_a_killed_screen(here: Place) -> None:
+    pid = here.up()
+    id = here.ok("new", "--model", "rehearsal/echo").strip()
+    with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:
+        screen.until("no message yet")
+        screen.press("Enter")
+        screen.until("write a message")
+        here.kill(pid)
+        screen.until("▲")
+        screen.write("kept")
+        screen.press("Enter")
+        screen.until("↑ waits for the daemon: kept")
+        screen.press("C-q")
+        screen.until("Pane is dead")
+    here.up()
+    assert messages(here, id) == []
+    with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:
+        screen.until("kept", "✓ closed")
+    assert messages(here, id) == ["kept"]
