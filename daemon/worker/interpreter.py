@@ -43,6 +43,7 @@ GATE: Final = (
     signal.SIGURG
 )  # ignored by what does not know it: it can never end an interpreter or what one became
 NAMED: Final = 8  # processes that a note names
+MAX_STATUS: Final = 1 << 20  # bytes of one line on the status pipe: a refusal has a program's words in it
 SAID: Final = 400  # characters of what a program printed that did not come up
 
 
@@ -236,16 +237,21 @@ class Interpreter(abc.ABC):
             asyncio.get_running_loop().remove_reader(self._status)
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[-MAX_STATUS:]
         for line in lines:
-            match line.split():
-                case [b"ready", *more] if not self._ready.done():
-                    self._ready.set_result(more)
-                case [b"s"] if not self._begun.done():
-                    self._begun.set_result(None)
-                case [number, status] if number == b"%d" % self._n and not self._done.done():
-                    self._is_over(int(status))
-                case words:
-                    self._heard(words)
+            with contextlib.suppress(ValueError):  # code can find this pipe in /proc and write what it likes
+                self._take_up(line.split())
+
+    def _take_up(self, words: list[bytes]) -> None:
+        match words:
+            case [b"ready", *more] if not self._ready.done():
+                self._ready.set_result(more)
+            case [b"s"] if not self._begun.done():
+                self._begun.set_result(None)
+            case [number, status] if number == b"%d" % self._n and not self._done.done():
+                self._is_over(int(status))
+            case _:
+                self._heard(words)
 
     def _exited(self) -> None:
         """The interpreter has ended: what it still said comes first."""

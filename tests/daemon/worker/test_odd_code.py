@@ -136,3 +136,19 @@ async def test_a_python_that_can_take_no_code_any_more_is_replaced(dial: Dial, c
     assert ran.end.exit == 1
     assert "the code broke what the interpreter needs" in ran.text
     assert (await dial.run("print('ok')", interpreter="python")).text == "ok\n"
+
+
+async def test_code_that_writes_into_the_status_pipe_harms_itself_only(dial: Dial) -> None:
+    if "python" not in dial.hello.interpreters:
+        pytest.skip("there is no python3 on the PATH: NOT TESTED")
+    code = """
+import os
+os.write(250, b"1 x\\nrefused zz\\n\\xff\\n")
+for _ in range(100):
+    os.write(250, bytes(50_000))
+os.write(250, b"\\n")
+print("on")
+"""
+    ran = await dial.run(code, interpreter="python")
+    assert (ran.text, ran.end.exit) == ("on\n", 0)
+    assert (await dial.run("echo other", session="other")).text == "other\n"
