@@ -87,6 +87,11 @@ class Tab(AppService):
         self._stdin = self._process.stdin
         return self._process
 
+    async def run(self) -> None:
+        """The app's output to its page; the page is told when it is over, however it came."""
+        await super().run()
+        await self.remote_close()
+
     async def end(self) -> None:
         """Ask the app to end, and end it."""
         if (process := self._process) is None or self._task is None:

@@ -12,14 +12,15 @@ from daemon.client import Unreachable
 from daemon.plain import safe
 from daemon.verbs import reach
 from daemon.verbs.paint import is_terminal
-from daemon.verbs.reach import UNREACHABLE, USAGE, VerbError
+from daemon.verbs.reach import OK, UNREACHABLE, USAGE, VerbError, note, say
 
+WEB = "tui.web"
 UI = "tui.main"  # by its name: the daemon imports none of it, and no other verb pays for it
 
 
-def wanted() -> bool:
-    """Whether there is a terminal to show it on."""
-    return is_terminal(sys.stdin) and is_terminal(sys.stdout)
+def wanted(environ: Mapping[str, str]) -> bool:
+    """Whether there is a terminal to show it on, or a page of `serve` that is one."""
+    return bool(environ.get("TEXTUAL_DRIVER")) or (is_terminal(sys.stdin) and is_terminal(sys.stdout))
 
 
 def show(socket: str, url: str, environ: Mapping[str, str]) -> int:
@@ -46,6 +47,28 @@ def show(socket: str, url: str, environ: Mapping[str, str]) -> int:
     except ui.BadSettings as error:
         raise VerbError(safe(str(error)), USAGE) from error
     return int(code)
+
+
+def serve(socket: str, url: str, port: int, environ: Mapping[str, str]) -> int:
+    """Serve it to a browser of this machine until a signal. What cannot be used is told before anybody opens it."""
+    reach.where(socket, url, environ)
+    config.load(environ)
+    try:
+        web: Any = importlib.import_module(WEB)
+    except ModuleNotFoundError as error:
+        raise VerbError(f"--web needs the extra `web` ({error.name}): pip install 'outrider[web]'") from error
+    named = [*(["--socket", socket] if socket else []), *(["--url", url] if url else [])]
+    try:
+        web.main([sys.executable, "-P", "-m", "daemon.cli", *named], port, _told)
+    except OSError as error:
+        why = error.strerror.partition(": ")[2] or error.strerror if error.strerror else error
+        raise VerbError(f"--web {port}: cannot listen at {web.HOST}:{port}: {why}", USAGE) from error
+    return OK
+
+
+def _told(url: str) -> None:
+    say(url)
+    note("Open it in a browser on this machine; it opens once. Ctrl-C ends it.")
 
 
 async def _start(socket: str) -> None:

@@ -55,6 +55,15 @@ def _release(ctx: click.Context, _: click.Parameter, given: bool) -> None:
     help="Its URL, https:// or ssh://; also OUTRIDER_URL (key: OUTRIDER_KEY).",
 )
 @click.option(
+    "--web",
+    type=click.IntRange(0, 65535),
+    is_flag=False,
+    flag_value=0,
+    default=None,
+    metavar="[PORT]",
+    help="Show the sessions in a browser of this machine instead.",
+)
+@click.option(
     "--version",
     is_flag=True,
     is_eager=True,
@@ -63,7 +72,7 @@ def _release(ctx: click.Context, _: click.Parameter, given: bool) -> None:
     help="Show the release and exit.",
 )
 @click.pass_context
-def outrider(ctx: click.Context, socket: str, url: str) -> int | None:
+def outrider(ctx: click.Context, socket: str, url: str, web: int | None) -> int | None:
     """Outrider: durable agent sessions that run code on your machines.
 
     Without a verb, on a terminal, the sessions are shown full-screen. A daemon keeps them; the verbs here start it and
@@ -74,10 +83,14 @@ def outrider(ctx: click.Context, socket: str, url: str) -> int | None:
     """
     ctx.obj = (socket, url)
     if ctx.invoked_subcommand is not None:
+        if web is not None:
+            raise click.UsageError(f"--web goes without a verb, not with `{ctx.invoked_subcommand}`")
         return None
     from daemon.verbs import screen
 
-    if screen.wanted():
+    if web is not None:
+        return screen.serve(socket, url, web, os.environ)
+    if screen.wanted(os.environ):
         return screen.show(socket, url, os.environ)
     click.echo(ctx.get_help())
     return None

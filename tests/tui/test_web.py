@@ -1,8 +1,13 @@
 import asyncio
 import json
+import shutil
+import signal
+import socket as socketlib
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,7 @@ from aiohttp import WSMsgType, web
 
 pytest.importorskip("textual_serve", reason="the extra `web` is not installed")
 
+from tests.running import OUTRIDER, Place
 from tests.tui.browser import browser
 from tui.web import HOST, TABS, Server
 
@@ -90,6 +96,13 @@ async def serving(text: str, folder: Path) -> AsyncIterator[Web]:
 async def served(tmp_path: Path) -> AsyncIterator[Web]:
     async with serving(APP, tmp_path) as found:
         yield found
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    home = Path(tempfile.mkdtemp(prefix="or-"))
+    yield Place(home)
+    shutil.rmtree(home)
 
 
 async def until(socket: aiohttp.ClientWebSocketResponse, words: bytes) -> None:
@@ -211,3 +224,49 @@ async def test_a_browser_shows_the_app_and_types_into_it(served: Web) -> None:
         await page.open(f"{served.url}/#{served.token}")
         await page.becomes("-closed")
         assert "prints a new one" in await page.value("document.getElementById('said').textContent")
+
+
+@contextmanager
+def verb(place: Place, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`outrider --web` itself."""
+    process = subprocess.Popen(
+        [*OUTRIDER, *arguments],
+        env=place.environ,
+        cwd=place.work,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=40)
+
+
+async def test_the_verb_serves_the_very_app_and_ends_with_its_signal(place: Place) -> None:
+    with verb(place, "--web") as process:
+        assert process.stdout is not None
+        url, _, token = (await asyncio.to_thread(process.stdout.readline)).strip().partition("/#")
+        assert url.startswith("http://127.0.0.1:")
+        own = {"Origin": url}
+        async with aiohttp.ClientSession() as http:
+            async with http.post(f"{url}/enter", data=token, headers=own) as answer:
+                key = await answer.text()
+            async with http.ws_connect(f"{url}/ws/{key}?width=90&height=30", headers=own) as socket:
+                await until(socket, b"no daemon listens on")
+                await socket.send_str(json.dumps(["stdin", "\x11"]))
+                while (await socket.receive()).type not in (WSMsgType.CLOSE, WSMsgType.CLOSED):
+                    pass
+    assert process.returncode == 0
+
+
+def test_a_port_that_is_taken_and_a_verb_beside_it_are_told_in_a_sentence(place: Place) -> None:
+    with socketlib.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        done = place.outrider(f"--web={port}")
+    assert done.returncode == 2
+    assert (
+        done.stderr == f"outrider: --web {port}: cannot listen at 127.0.0.1:{port}: address already in use\n"
+    )
+    assert "goes without a verb" in place.outrider("--web=0", "ls").stderr
