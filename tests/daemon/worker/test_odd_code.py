@@ -1,11 +1,15 @@
 """Code that changes the shell it runs in: prompts, names, separators, tracing, editors; the next run goes on."""
 
+import asyncio
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from daemon.worker.interpreter import MAX_STATUS, Interpreter
+from daemon.worker.keeper import Keeper
 from tests.daemon.worker.dialing import Dial
 
 
@@ -138,17 +142,28 @@ async def test_a_python_that_can_take_no_code_any_more_is_replaced(dial: Dial, c
     assert (await dial.run("print('ok')", interpreter="python")).text == "ok\n"
 
 
-async def test_code_that_writes_into_the_status_pipe_harms_itself_only(dial: Dial) -> None:
+async def test_code_that_writes_into_the_status_pipe_harms_itself_only(
+    dial: Dial, keeper: Keeper, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     if "python" not in dial.hello.interpreters:
         pytest.skip("there is no python3 on the PATH: NOT TESTED")
-    code = """
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    code = f"""
 import os
 os.write(250, b"1 x\\nrefused zz\\n\\xff\\n")
 for _ in range(100):
     os.write(250, bytes(50_000))
+print("on", flush=True)
+open({str(go)!r}).close()
 os.write(250, b"\\n")
-print("on")
 """
-    ran = await dial.run(code, interpreter="python")
-    assert (ran.text, ran.end.exit) == ("on\n", 0)
+    id = dial.begin(code, interpreter="python")
+    await dial.prints(id, b"on")
+    environment = keeper.runs._slots["s", "python"].environment
+    assert isinstance(environment, Interpreter)
+    assert len(environment._rest) <= MAX_STATUS
+    await asyncio.to_thread(go.write_bytes, b"")
+    assert (await dial.ended(id)).end.exit == 0
     assert (await dial.run("echo other", session="other")).text == "other\n"
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
