@@ -44,7 +44,7 @@ class OutriderApp(Deeds):
     BINDINGS: ClassVar[list[BindingType]] = [
         keymap.key("app.quit", "ctrl+q", "quit", "Quit", first=True),
         keymap.key("app.palette", "ctrl+p", "command_palette", "Palette", show=True, first=True),
-        keymap.key("app.help", "question_mark,f1", "show('help')", "Help", show=True),
+        keymap.key("app.help", "f1,question_mark", "show('help')", "Help", show=True),
         keymap.key("app.sessions", "ctrl+s", "sessions", "Sessions"),
         keymap.key("app.new", "ctrl+n", "new", "New session"),
         keymap.key("app.workers", "f4", "show('workers')", "Workers"),

@@ -19,8 +19,8 @@ SHOWN: Final[Mapping[str, str]] = {  # how keys are written for people
     "right_square_bracket": "]",
     "slash": "/",
     "backslash": "\\",
-    "pageup": "page up",
-    "pagedown": "page down",
+    "pageup": "pgup",
+    "pagedown": "pgdn",
     "escape": "esc",
     "circumflex_accent": "^",
 }

@@ -56,7 +56,7 @@ class Actions(_Ours):
         keys = self.outrider.given.keys
         seen: set[str] = set()
         for node in nodes:
-            for binding in keymap.of(type(node).BINDINGS):
+            for binding in sorted(keymap.of(type(node).BINDINGS), key=lambda binding: not binding.show):
                 id = binding.id or ""
                 if id in seen | HIDDEN or not self._enabled(node, binding):
                     continue

@@ -98,7 +98,7 @@ def standing(info: api.Info, waits: tuple[str, ...]) -> str:
         case "interrupted":
             return "was interrupted, goes on"
         case "closed":
-            return "done" if info.prompt else "waits for a message"
+            return "done" if info.prompt else "new"
         case "failed":
             return "failed"
         case "ended" | "expired":

@@ -39,7 +39,7 @@ class SessionScreen(DaemonScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         key("session.compose", "i", "compose", "Write", show=True),
         key("session.stop", "ctrl+x", "stop", "Stop", show=True),
-        key("session.retry", "ctrl+r", "retry", "Retry", show=True),
+        key("session.retry", "ctrl+r", "retry", "Retry"),
         key("session.fork", "ctrl+f", "fork", "Copy all of it"),
         key("session.end", "f8", "end", "End for good"),
         key("session.side", "ctrl+b", "side", "List beside it"),

@@ -26,7 +26,7 @@ class SessionsScreen(DaemonScreen):
         key("sessions.filter", "slash", "filter", "Filter", show=True),
         key("sessions.stop", "x", "stop", "Stop", show=True),
         key("sessions.retry", "r", "retry", "Retry", show=True),
-        key("sessions.fork", "f", "fork", "Fork", show=True),
+        key("sessions.fork", "f", "fork", "Fork"),
         key("sessions.end", "e", "end", "End"),
         key("sessions.copy", "y", "copy", "Copy its id"),
         key("sessions.workers", "w", "app.show('workers')", "Workers", show=True),

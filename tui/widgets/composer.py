@@ -29,7 +29,7 @@ class Composer(TextArea):
         key("composer.editor", "ctrl+g", "editor", "Write in $EDITOR"),
         key("composer.complete", "tab", "complete", "Complete @file, else go to the log"),
         key("composer.take-out", "backspace", "take_out", "Delete; at the start, the last attachment"),
-        key("composer.leave", "escape", "leave", "To the log", show=True),
+        key("composer.leave", "escape", "leave", "Log", show=True),
         key("composer.stop", "ctrl+x", "screen.stop", "Stop", show=True),
     ]
 
