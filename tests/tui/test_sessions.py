@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from textual.color import Color
 
 from daemon.client import ApiFailure
 from daemon.protocol import api
@@ -339,3 +340,18 @@ async def test_a_title_with_escape_sequences_cannot_reach_the_terminal(tmp_path:
     async with running(client, tmp_path) as on:
         await on.sees("␛]0;pwned")
         assert "\x1b" not in on.text()
+
+
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "nord", "solarized-light", "gruvbox"])
+async def test_every_word_stands_out_from_its_background(tmp_path: Path, theme: str) -> None:
+    client = three()
+    client.add(
+        info("d4", "stepping", config=Config("m/m", workers=(WorkerRef("gpu"),)), prompt=9500, updated=at(4))
+    )
+    async with running(client, tmp_path, (140, 12), theme=theme) as on:
+        await on.sees("waits for gpu")
+        for strip in on.app.screen._compositor.render_strips():
+            for text, style, _ in strip:
+                if text.strip() and style and style.color and style.bgcolor:
+                    ink, paper = (Color.from_rich_color(one) for one in (style.color, style.bgcolor))
+                    assert abs(ink.brightness - paper.brightness) > 0.2, (text, ink, paper)

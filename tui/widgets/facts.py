@@ -9,6 +9,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from tui.widgets.rows import TONES
+from tui.widgets.tint import tint
 from tui.workertext import Fact
 
 
@@ -41,8 +42,8 @@ class Facts(VerticalScroll, can_focus=False):
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
-        name = self.get_component_rich_style("facts--name", partial=True)
+        name = tint(self, "facts--name")
         for fact in facts:
-            style = self.get_component_rich_style(TONES[fact.tone], partial=True)
+            style = tint(self, TONES[fact.tone])
             table.add_row(Text(fact.name, name), Text(fact.text, style))
         self._body.update(table)

@@ -11,6 +11,7 @@ from daemon.plain import line, tokens
 from daemon.protocol import api
 from tui import words
 from tui.widgets.table import Row
+from tui.widgets.tint import tint
 
 BAR: Final = 10  # cells of the context's bar
 WIDE: Final = 70  # columns from which there is room for what is less important
@@ -90,5 +91,5 @@ class SessionHeader(Widget):
         text.truncate(width, overflow="ellipsis")
 
     def _style(self, name: str, bold: bool = False) -> Style:
-        style = self.get_component_rich_style(f"header--{name}", partial=True) if name else Style()
+        style = tint(self, f"header--{name}") if name else Style()
         return style + Style(bold=True) if bold else style

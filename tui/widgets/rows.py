@@ -9,6 +9,7 @@ from textual.binding import BindingType
 from textual.widgets import DataTable
 
 from tui.keymap import key
+from tui.widgets.tint import tint
 from tui.workertext import Tone
 
 TONES: Final[dict[Tone, str]] = {
@@ -96,7 +97,4 @@ class Rows(DataTable[Text]):
 
     def _texts(self, one: Line) -> list[Text]:
         tones = dict(one.tones)
-        return [
-            Text(cell, self.get_component_rich_style(TONES[tones.get(at, "")], partial=True))
-            for at, cell in enumerate(one.cells)
-        ]
+        return [Text(cell, tint(self, TONES[tones.get(at, "")])) for at, cell in enumerate(one.cells)]

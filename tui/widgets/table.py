@@ -21,6 +21,7 @@ from daemon.protocol import api
 from tui import words
 from tui.keymap import key
 from tui.roster import Attention
+from tui.widgets.tint import tint
 
 Column = Literal["status", "title", "doing", "model", "workers", "context", "updated"]
 HEADS: Final[Mapping[Column, str]] = {
@@ -211,48 +212,48 @@ class SessionTable(ScrollView, can_focus=True):
             return Strip.blank(width, base)
         row = self._describe(self.ids[at])
         here = row.info.id == self.cursor
-        style = base + self.get_component_rich_style("table--cursor", partial=True) if here else base
-        if not self.has_focus and here:
-            style = base + Style(bold=True, reverse=self._head == 0)
-        cells = [self._cell(name, size, row, style, width) for name, size in columns]
+        style = base
+        if here and self.has_focus:
+            style = base + self.get_component_rich_style("table--cursor", partial=True)
+        elif here:
+            style = base + Style(bold=True, reverse=not self._head)
+        plain = here and (self.has_focus or not self._head)  # its background is no ground for colours
+        cells = [self._cell(name, size, row, style, plain) for name, size in columns]
         return _strip(cells, width, style)
 
-    def _cell(self, name: Column, size: int, row: Row, style: Style, width: int) -> tuple[str, Style]:
+    def _cell(self, name: Column, size: int, row: Row, style: Style, plain: bool) -> tuple[str, Style]:
         info = row.info
-        dim = (
-            style + self.get_component_rich_style("table--dim", partial=True) if not style.reverse else style
-        )
+
+        def tinted(colour: str) -> Style:
+            return style if plain or not colour else style + tint(self, f"table--{colour}")
+
+        dim = tinted("dim")
         match name:
             case "status":
                 mark = "▌" if row.attention else " "
                 word = "waiting" if row.attention == "waiting" else info.status
                 text = f"{mark}{words.sign(info)} {word}" if size > 3 else f"{mark}{words.sign(info)}"
                 colour = "warning" if row.attention == "waiting" else words.COLOURS[info.status]
-                return _fit(text, size), self._tint(style, colour)
+                return _fit(text, size), tinted(colour)
             case "title":
                 text = line(words.title(info))
                 return _fit(text, size), style + Style(bold=bool(row.attention)) if info.title else dim
             case "doing":
                 colour = {"failed": "error", "waiting": "warning"}.get(row.attention, "")
-                return _fit(row.doing, size), self._tint(style, colour) if colour else dim
+                return _fit(row.doing, size), tinted(colour) if colour else dim
             case "model":
                 return _fit(line(info.config.model), size), dim
             case "workers":
                 text = words.workers(info, row.absent)
-                return _fit(line(text), size), self._tint(style, "warning") if row.absent else dim
+                return _fit(line(text), size), tinted("warning") if row.absent else dim
             case "context":
                 text = words.context(info, row.limit)
                 share = words.share(info, row.limit)
                 drawn = f"{words.bar(share, BAR)} {text}" if row.limit and info.prompt else text
                 colour = "error" if share > 0.9 else "warning" if share > 0.75 else ""
-                return _fit(drawn, size), self._tint(style, colour) if colour else dim
+                return _fit(drawn, size), tinted(colour) if colour else dim
             case "updated":
                 return words.age(info.updated, self._now()).rjust(size - 1) + " ", dim
-
-    def _tint(self, style: Style, colour: str) -> Style:
-        if not colour or style.reverse:
-            return style
-        return style + self.get_component_rich_style(f"table--{colour}", partial=True)
 
 
 def _columns(width: int) -> list[tuple[Column, int]]:
