@@ -179,6 +179,9 @@ class LiveBlock:
         self._size = -1
         self._columns = 0
         self._text = markdown.Stream()
+        self._indented: dict[
+            int, tuple[Row, Row]
+        ] = {}  # by the id of a row, which stays the same once it is settled
         self._rows: list[Row] = []
 
     def rows(self, columns: int, about: int) -> list[Row]:
@@ -197,7 +200,12 @@ class LiveBlock:
         self._taken = len(pieces)
         item = streaming(Streamed(0, self.stream.kind, []))
         title = _title(item, _GLYPHS.get(item.kind, "·"), item.title, columns, "live", None)
-        body = indented(self._text.rows(min(columns, PROSE) - 2))
+        rows = self._text.rows(min(columns, PROSE) - 2)
+        before, self._indented = self._indented, {}
+        for row in rows:
+            pair = before.get(id(row))
+            self._indented[id(row)] = pair if pair and pair[0] is row else (row, indented([row])[0])
+        body = [self._indented[id(row)][1] for row in rows]
         return [EMPTY, title, *(body if item.kind == "text" else body[-LIVE_LINES:])]
 
     def _end(self, columns: int, about: int) -> list[Row]:

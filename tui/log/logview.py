@@ -1,5 +1,6 @@
 """The log of one session: its records, what streams, and the keys to read, search, fold and copy them."""
 
+import asyncio
 import os
 from datetime import tzinfo
 from typing import ClassVar, Final, Self, assert_never
@@ -229,6 +230,7 @@ class LogView(Widget):
             while (after := pane.ledger.noted) < last:
                 found = await source.headers(session, after, min(HEADERS, last - after))
                 pane.note(record.header for record in found)
+                await asyncio.sleep(0)  # a source may have them all at hand, and keys want to be heard in between
                 if pane.ledger.noted == after:
                     raise ApiFailure(
                         502, f"the headers after record {after} of session {session} did not come"

@@ -30,20 +30,24 @@ def boundary(text: str) -> int:
 
     All top-level blocks but the last are done, once the first line of the one after them is whole.
     """
-    return _boundary(text, _parser().parse(text))
+    return _boundary(text, _parser().parse(text))[0]
 
 
-def _boundary(text: str, tokens: Sequence[Token]) -> int:
-    starts = [token.map[0] for token in tokens if token.level == 0 and token.nesting >= 0 and token.map]
-    if len(starts) < 2:
-        return 0
-    start = starts[-1]
+def _boundary(text: str, tokens: Sequence[Token]) -> tuple[int, int]:
+    """(characters, tokens) that are done."""
+    starts = [
+        (token.map[0], at)
+        for at, token in enumerate(tokens)
+        if token.level == 0 and token.nesting >= 0 and token.map
+    ]
     lines = text.split("\n")
-    if (
-        start >= len(lines) - 1
-    ):  # its first line is not whole, and may turn out to go on with the block before
-        return 0 if len(starts) < 3 else _offset(lines, starts[-2])
-    return _offset(lines, start)
+    # A first line that is not whole may turn out to go on with the block before it.
+    if starts and starts[-1][0] >= len(lines) - 1:
+        starts.pop()
+    if len(starts) < 2:
+        return 0, 0
+    line, at = starts[-1]
+    return _offset(lines, line), at
 
 
 def _offset(lines: Sequence[str], line: int) -> int:
@@ -74,11 +78,13 @@ class Stream:
         elif not self._stale:
             return self._shown
         self._stale = False
-        if at := boundary(self._open):
-            self._settled = _joined(self._settled, rows(self._open[:at], columns))
-            self._done += self._open[:at]
-            self._open = self._open[at:]
-        self._shown = _joined(self._settled, rows(self._open, columns, writing=True))
+        tokens = _parser().parse(self._open)
+        size, at = _boundary(self._open, tokens)
+        if size:
+            self._settled = _joined(self._settled, _Writer(columns, False).write(tokens[:at]))
+            self._done += self._open[:size]
+            self._open = self._open[size:]
+        self._shown = _joined(self._settled, _Writer(columns, True).write(tokens[at:]))
         return self._shown
 
 

@@ -17,6 +17,7 @@ from tui.log.text import EMPTY, Row
 DRAWN: Final = 600  # records whose rows are kept: some screens up and down
 DRAWN_ROWS: Final = 20_000  # rows of these together, 10 MB
 BODIES: Final = 1000  # records that are kept whole
+SPARE: Final = 200  # more of them before some are dropped, so that not each new one looks through all
 BODY_BYTES: Final = 8 << 20  # of these together; what is on the screen is kept beyond it
 AROUND: Final = 48  # records that are asked for on both sides of those that are missed
 STEP: Final = 3  # rows that j and k move within a record that is taller than the screen
@@ -134,7 +135,7 @@ class Pane:
         before = self._bodies.pop(record.n, None)
         self._bytes += len(record.body) - (len(before.body) if before else 0)
         self._bodies[record.n] = record
-        if len(self._bodies) > BODIES or self._bytes > BODY_BYTES:
+        if len(self._bodies) > BODIES + SPARE or self._bytes > BODY_BYTES:
             self._drop()
 
     def _drop(self) -> None:

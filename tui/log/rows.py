@@ -21,6 +21,8 @@ LINE: Final = (
     1 << 20
 )  # a selection counts record * LINE + line: it stays where it is when what is above it grows
 SELECTED: Final = 5000  # records that a selection reaches over; more are no text to paste
+EIGHTHS: Final = 8  # of a line that the scroll bar's ends are drawn at
+STRIPS: Final = 1000  # painted rows that are kept: some screens
 WHEEL: Final = 3  # lines a turn of the wheel
 
 _ROLES: Final = frozenset({
@@ -118,8 +120,9 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         self.pane = Pane()
         self._painted: list[_Line] = []
         self._palette: dict[str, Style] = {}
+        self._strips: dict[tuple[Row, bool], Strip] = {}
         self._columns = 0  # without the scroll bar
-        self._painting = False
+        self._bar = (0, 0)
         self._syncing = False
 
     # What is painted.
@@ -127,15 +130,14 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
     def sync(self) -> None:
         """Bring the screen up to the pane: scroll bar, and the lines that are others than before."""
         pane = self.pane
-        size = Size(self._columns, max(pane.total, 1))
+        total, y = max(pane.total, 1), pane.y
         self._syncing = True
-        if size != self.virtual_size:
-            # As set, but without a layout of the whole screen, which no line of this one needs.
-            self.set_reactive(Widget.virtual_size, size)
-            self._scroll_update(size)
-        if round(self.scroll_y) != pane.y:
-            self.scroll_y = self.scroll_target_y = float(pane.y)
+        # As set, but without a layout of the whole screen, which no line of this one needs.
+        self.set_reactive(Widget.virtual_size, Size(self._columns, total))
+        if round(self.scroll_y) != y:
+            self.scroll_y = self.scroll_target_y = float(y)
         self._syncing = False
+        self._move_bar(total, y)
         lines = [self._line(y) for y in range(pane.lines)]
         before = self._painted
         changed = [y for y, line in enumerate(lines) if y >= len(before) or not _same(line, before[y])]
@@ -144,6 +146,16 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
             self.refresh()
         elif changed:
             self.refresh(*(Region(0, y, self._columns, 1) for y in changed))
+
+    def _move_bar(self, total: int, y: int) -> None:
+        """Draw the scroll bar anew where that shows: it costs as much as all rows."""
+        lines = self.pane.lines
+        bar = (EIGHTHS * lines * lines // total, EIGHTHS * lines * y // total)
+        if bar != self._bar and self.show_vertical_scrollbar:
+            self._bar = bar
+            self.vertical_scrollbar.window_virtual_size = total
+            self.vertical_scrollbar.window_size = lines
+            self.vertical_scrollbar.position = y
 
     def _line(self, y: int) -> _Line:
         pane = self.pane
@@ -161,6 +173,8 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         """Paint every line anew."""
         self._painted = []
         self._palette.clear()
+        self._strips.clear()
+        self._bar = (0, 0)
         self.refresh()
 
     def notify_style_update(self) -> None:
@@ -173,37 +187,54 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         self.repaint()
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """The lines without the marks that the mouse needs; they double what painting costs."""
-        self._painting = True
-        try:
-            return super().render_lines(crop)
-        finally:
-            self._painting = False
+        """The lines of a region. The widget has no border or padding, so that nothing has to be put around them."""
+        filters, background = self.get_line_filters(), self.background_colors[1]
+        found = []
+        for y in crop.line_range:
+            strip = self._strip(y)
+            for each in filters:
+                strip = strip.apply_filter(each, background)
+            found.append(strip)
+        first, end = crop.column_span
+        return found if (first, end) == (0, self._columns) else [strip.crop(first, end) for strip in found]
 
     def render_line(self, y: int) -> Strip:
-        """Line `y` of the screen."""
-        columns = self._columns
-        base = self._style("")
-        line = self._line(y)
-        segments = [Segment("▌ ", self._style("cursor")) if line.current else Segment("  ", base)]
-        if line.row is not None:
-            segments += [Segment(text, self._style(role)) for text, role in line.row.spans if text]
-            text = "  " + line.row.text
-            if self.pattern:
-                for start, end in _found(text, self.pattern):
-                    segments = _marked(segments, start, end, self._style("match"))
-            if (span := self._selected(y, len(text))) is not None:
-                style = self.screen.get_component_rich_style("screen--selection")
-                segments = _marked(segments, *span, style)
-        strip = Strip(segments)
-        if line.label:
-            room = max(0, columns - width(line.label))
-            strip = Strip([*strip.crop_extend(0, room, base), Segment(line.label, self._style("new"))])
-        strip = strip.adjust_cell_length(columns, base)
-        if self._painting or y >= len(self.pane.view):
+        """Line `y` of the screen, with what the mouse needs to know where in the text it is."""
+        strip = self._strip(y)
+        if y >= len(self.pane.view):
             return strip
-        n, at = self.pane.view[y]
-        return strip.apply_offsets(0, n * LINE + at)
+        n, line = self.pane.view[y]
+        return strip.apply_offsets(0, n * LINE + line)
+
+    def _strip(self, y: int) -> Strip:
+        line, base = self._line(y), self._style("")
+        if line.row is None and not line.label:
+            return Strip.blank(self._columns, base)
+        row = line.row or EMPTY
+        span = self._selected(y, GUTTER + len(row.text)) if line.row else None
+        if span is None and not line.label:
+            strip = self._strips.get((row, line.current))
+            if strip is None:
+                if len(self._strips) > STRIPS:
+                    self._strips.clear()
+                strip = self._strips[row, line.current] = self._drawn(row, line.current)
+            return strip
+        strip = self._drawn(row, line.current)
+        if span is not None:
+            marked = self.screen.get_component_rich_style("screen--selection")
+            strip = Strip(_marked(list(strip), *span, marked))
+        if line.label:
+            room = max(0, self._columns - width(line.label))
+            strip = Strip([*strip.crop_extend(0, room, base), Segment(line.label, self._style("new"))])
+        return strip.adjust_cell_length(self._columns, base)
+
+    def _drawn(self, row: Row, current: bool) -> Strip:
+        segments = [Segment("▌ ", self._style("cursor")) if current else Segment("  ", self._style(""))]
+        segments += [Segment(text, self._style(role)) for text, role in row.spans if text]
+        if self.pattern:
+            for start, end in _found("  " + row.text, self.pattern):
+                segments = _marked(segments, start, end, self._style("match"))
+        return Strip(segments).adjust_cell_length(self._columns, self._style(""))
 
     def _style(self, roles: str) -> Style:
         style = self._palette.get(roles)
@@ -220,6 +251,8 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         self.pane.resize(max(1, self._columns - GUTTER), lines)
         self.pane.layout()
         self._painted = []
+        self._strips.clear()
+        self._bar = (0, 0)
         self.sync()
         self.post_message(self.Scrolled())
 
@@ -230,8 +263,6 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Somebody else than the pane has moved the view: the scroll bar, or a selection at the screen's edge."""
-        if self.show_vertical_scrollbar:
-            self.vertical_scrollbar.position = new_value
         if self._syncing or round(new_value) == self.pane.y:
             return
         by = round(new_value) - self.pane.y
@@ -319,7 +350,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
 
 
 def _same(a: _Line, b: _Line) -> bool:
-    return a.row is b.row and a.current == b.current and a.label == b.label
+    return (a.row is b.row or a.row == b.row) and a.current == b.current and a.label == b.label
 
 
 def _marked(segments: list[Segment], start: int, end: int, style: Style) -> list[Segment]:

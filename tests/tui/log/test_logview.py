@@ -221,7 +221,7 @@ async def test_records_that_come_are_shown_to_who_follows_and_counted_for_who_do
             host.log.feed(record)
         await host.sees("5 new ↓")
         assert host.lines[:23] == before
-        assert moved(host) == [(False, 0), (False, 5)]
+        await host.until(lambda: moved(host) == [(False, 0), (False, 5)])
         await host.pilot.click(Rows, offset=(76, 23))
         await host.sees("#60")
         await host.until(lambda: moved(host)[-1] == (True, 0))
