@@ -76,9 +76,15 @@ class WorkerPick(Horizontal):
 
 
 class FirstMessage(Composer):
-    """The composer, where escape leads back."""
+    """The composer, where escape leads back, and what is sent stays until the session is made."""
 
     BINDINGS: ClassVar[list[BindingType]] = [key("composer.leave", "escape", "leave", "Back", show=True)]
+
+    def action_send(self) -> None:
+        text, chips = self.text, self.chips
+        super().action_send()
+        if not self.text and not self.chips:  # it was sent, and not a new line begun
+            self.put(text, chips, self.posts)
 
 
 class NewScreen(DaemonScreen):
@@ -225,7 +231,7 @@ class NewScreen(DaemonScreen):
             self._say(error.fields)
             return
         self._say({})
-        self._making = True
+        self._making = self.composer.read_only = True
         self._keep(text, chips)
         self.outrider.work(self._make(create, written, text, chips), "new session")
 
@@ -243,11 +249,12 @@ class NewScreen(DaemonScreen):
             return
         finally:
             self._making = False
+            if self.is_attached:
+                self.composer.read_only = False
         app.desk.prefer(msgspec.structs.replace(app.prefs, choice=written))
         app.desk.write(DRAFT, "")
         if parts:
-            app.desk.write(id, text, chips)
-            app.post(id, text, parts)
+            app.post(id, text, parts, chips)
         app.keep()
         app.roster.take(await app.client.info(id))
         if self.is_current:

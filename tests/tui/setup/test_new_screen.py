@@ -133,10 +133,11 @@ async def test_what_cannot_be_is_told_at_each_field_before_the_daemon_is_asked(s
 async def test_what_the_daemon_refuses_is_told_at_its_field(served: Daemon, size: tuple[int, int]) -> None:
     async with screen(served, size) as at:
         await opened(at)
-        await at.write("Hello")
         await at.press("tab")
         await at.write("nobody/none")
-        await at.press("f2")
+        await at.press("shift+tab")
+        await at.write("Hello")
+        await at.press("enter")
         await at.shows("no provider serves nobody/none")
         assert at.app.focused is at.app.screen.query_one("#model-name")
         served.harness.failure = Invalid("limits.steps: out of bounds")
@@ -146,6 +147,8 @@ async def test_what_the_daemon_refuses_is_told_at_its_field(served: Daemon, size
         served.harness.failure = None
         await at.press("f2")
         await at.until(lambda: bool(served.harness.posts))
+        ((parts, _),) = served.harness.posts.values()
+        assert [part.body for part in parts] == [b"Hello"]
 
 
 async def test_what_is_written_stays_when_the_screen_is_left(served: Daemon) -> None:
