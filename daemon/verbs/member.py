@@ -61,7 +61,10 @@ def resume(scratch: str, name: str, file: str, as_root: bool, user: str, environ
     if user:
         return _as(user)
     allowed = allowance(file, as_root, environ)
-    found = the_one(scratch, name, environ) if scratch or name else _only(environ)
+    try:
+        found = the_one(scratch, name, environ) if scratch or name else _only(environ)
+    except VerbError as error:
+        raise VerbError(str(error) if NOBODYS in str(error) else f"{error}: {NOBODYS}", USAGE) from error
     config.check_socket(found / keeper.SOCKET)
     station.log_to_stderr()
     try:

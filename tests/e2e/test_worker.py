@@ -384,7 +384,7 @@ def test_what_cannot_be_a_worker_is_told_in_a_sentence(here: Stage) -> None:
         (here.folder / "bad.toml").write_text("[worker]\ninterpreter = []\n")
         said = one.verb(*one.arguments(f"--config={here.folder}/bad.toml"))
         assert (said.returncode, "did you mean 'interpreters'?" in said.stderr) == (2, True)
-        said = one.verb("--name=far")
+        said = one.verb("--name=far", "--as-root")
         assert (said.returncode, "--connect SOCKET" in said.stderr) == (2, True)
         said = one.verb("status", f"--scratch={here.folder}/none")
         assert (said.returncode, "no worker has ever worked" in said.stderr) == (1, True)
@@ -432,7 +432,12 @@ async def test_the_workers_of_a_user_have_a_folder_each_and_the_only_one_is_foun
                 assert each.scratch.is_dir()
                 if each is one:
                     assert json.loads(one.verb("status", "--json").stdout)["name"] == "one"
-            several = one.verb("status")
+            several = one.verb("status", "--json")
+            assert (several.returncode, [each["name"] for each in json.loads(several.stdout)]) == (
+                0,
+                ["one", "two"],
+            )
+            several = one.verb("down")
             assert (several.returncode, "one, two" in several.stderr) == (2, True)
             assert json.loads(one.verb("status", "--name=two", "--json").stdout)["link"] == two.link
             down = one.verb("down", "--name=two")
