@@ -16,7 +16,6 @@ from textual.timer import Timer
 from daemon.client import ApiFailure, Back, Client, Lost, Watched
 from daemon.plain import line
 from daemon.protocol import api
-from daemon.protocol.records import WorkerRef
 from tui import keymap, palette, patches, places, words
 from tui.deeds import Deeds, Given
 from tui.desk import Chip, Desk, Prefs, Unsent
@@ -99,13 +98,16 @@ class OutriderApp(Deeds):
 
     async def _watch(self) -> None:
         while True:
-            try:
-                async with aclosing(self.client.events(api.MAX_LIST)) as events:
-                    async for event in events:
-                        self._take(event)
-            except ApiFailure as error:
-                self._link(error.message)
+            await self.guarded(self._watch_once())
             await asyncio.sleep(AGAIN)
+
+    async def _watch_once(self) -> None:
+        try:
+            async with aclosing(self.client.events(api.MAX_LIST)) as events:
+                async for event in events:
+                    self._take(event)
+        except ApiFailure as error:
+            self._link(error.message)
 
     def _take(self, event: Watched) -> None:
         match event:
@@ -253,7 +255,7 @@ class OutriderApp(Deeds):
         """Send a post; it is kept until the daemon has it."""
         order = max((post.order for post in self.desk.unsent()), default=0.0) + 1
         self.desk.post(session, text, parts, chips, order)
-        self.keep()
+        self._save()
         self._send()
         self._outbox_changed(session)
 
@@ -287,7 +289,7 @@ class OutriderApp(Deeds):
 
     async def _write(self) -> None:
         before = self.desk.complaint
-        await asyncio.to_thread(self.desk.save)
+        await asyncio.to_thread(self.desk.save, self.desk.taken())
         if self.desk.complaint and self.desk.complaint != before:
             self.tell(self.desk.complaint, bad=True)
 
@@ -308,19 +310,19 @@ class OutriderApp(Deeds):
         if type(screen) is not type(self.screen):
             self.push_screen(screen)
 
-    def _put_away(self) -> None:
+    def put_away(self) -> None:
         """What is written on the screen is kept before it goes."""
         for screen in self.screen_stack:
             if isinstance(screen, SessionScreen):
                 screen.keep()
 
     async def action_quit(self) -> None:
-        self._put_away()
+        self.put_away()
         self.exit()
 
     def action_sessions(self) -> None:
         """Back to the list."""
-        self._put_away()
+        self.put_away()
         while len(self.screen_stack) > 1:
             self.pop_screen()
         self.mark(set())
@@ -329,7 +331,7 @@ class OutriderApp(Deeds):
         """Show a session."""
         if id == self.shown:
             return
-        self._put_away()
+        self.put_away()
         screen = SessionScreen(id)
         if isinstance(self.screen, SessionScreen):
             self.switch_screen(screen)
@@ -348,9 +350,5 @@ class OutriderApp(Deeds):
             self.tell("no session wants you")
 
     def action_new(self) -> None:
-        """A new session: the screen for it where there is one, else one with what is usual."""
-        if "new" in places.SCREENS:
-            self.action_show("new")
-        else:
-            workers = (WorkerRef("local", self.given.cwd if self.given.here else ""),)
-            self.create(api.Create(workers=workers))
+        """The screen for a new session."""
+        self.action_show("new")

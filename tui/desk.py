@@ -132,9 +132,17 @@ class Desk:
         """Whether there is something to save."""
         return bool(self._changed)
 
-    def save(self) -> None:
-        """Write what changed, each file in one step and for its owner alone. What fails is in `complaint`."""
+    def taken(self) -> set[Path]:
+        """What is to be saved; it counts as saved from now on."""
         changed, self._changed = self._changed, set()
+        return changed
+
+    def save(self, changed: set[Path] | None = None) -> None:
+        """Write what changed, each file in one step and for its owner alone. What fails is in `complaint`.
+
+        In a thread, `changed` is what the loop has `taken`.
+        """
+        changed = self.taken() if changed is None else changed
         try:
             for path in changed:
                 self._save(path)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,7 +13,7 @@ from typing import Final
 from textual.theme import BUILTIN_THEMES
 
 from daemon.client import Client
-from tui import keymap, places
+from tui import keymap, patches, places
 from tui.app import OutriderApp
 from tui.deeds import Given
 from tui.desk import Desk
@@ -57,8 +58,19 @@ async def _run(client: Client, desk: Desk, given: Given) -> int:
     loop.set_default_executor(_Impatient())
     async with client:
         app = OutriderApp(client, desk, given)
+        loop.add_signal_handler(signal.SIGTERM, lambda: app.call_later(app.action_quit))
+        loop.add_signal_handler(signal.SIGHUP, _hung_up, app, desk)
         await app.run_async()
-        return app.return_code or 0
+    if (fault := patches.fault(app)) is not None:
+        raise fault
+    return app.return_code or 0
+
+
+def _hung_up(app: OutriderApp, desk: Desk) -> None:
+    """The terminal is gone, and whatever is drawn now would wait for it for ever: keep what was written, and end."""
+    app.put_away()
+    desk.save()
+    os._exit(128 + signal.SIGHUP)
 
 
 def _theme(name: str) -> str:

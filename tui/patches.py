@@ -33,6 +33,7 @@ def apply() -> bool:
         _tolerate_any_bytes()
         _know_modified_keys()
         _drop_reports()
+        _end_in_a_sentence()
         _patched = True
     return _patched
 
@@ -79,6 +80,20 @@ def _drop_reports() -> None:
         return original(self, text) if text else ()
 
     _xterm_parser.XTermParser.feed = feed  # type: ignore[method-assign]
+
+
+def _end_in_a_sentence() -> None:
+    """A fault would end in a page of code with the values of all variables, keys among them: see `fault`."""
+
+    def close(self: Any) -> None:
+        self._close_messages_no_wait()
+
+    App._fatal_error = close  # type: ignore[method-assign]
+
+
+def fault(app: App[Any]) -> Exception | None:
+    """What ended the app that should not have; who started it tells it."""
+    return app._exception
 
 
 def ask_for_keys(app: App[Any]) -> None:

@@ -158,3 +158,18 @@ def test_a_post_outlives_a_killed_screen(here: Place) -> None:
     with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:
         screen.until("kept", "✓ closed")
     assert messages(here, id) == ["kept"]
+
+
+def test_a_draft_outlives_a_terminal_that_is_closed(here: Place) -> None:
+    here.up()
+    here.ok("new", "--model", "rehearsal/echo")
+    with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:
+        screen.until("no message yet")
+        screen.press("Enter")
+        screen.until("write a message")
+        screen.write("half a thought")
+        screen.until("half a thought")
+    with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:
+        screen.until("no message yet")
+        screen.press("Enter")
+        screen.until("half a thought")
