@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from msgspec import Struct
+from rich.cells import cell_len
 from rich.text import Text
 from textual.binding import BindingType
 from textual.widgets import DataTable
@@ -49,40 +50,39 @@ class Rows(DataTable[Text]):
 
     def __init__(self, head: Sequence[str], id: str | None = None) -> None:
         super().__init__(id=id, cursor_type="row", zebra_stripes=False, cell_padding=1)
-        self._all = self._titles = tuple(head)
+        self._titles = tuple(head)
         self._lines: tuple[Line, ...] = ()
-        self._theme = ""
+        self._shape: tuple[object, ...] = ()
 
     def on_mount(self) -> None:
-        for title in self._titles:
-            self.add_column(title, key=title)
+        self.show(())
 
     def show(self, lines: Sequence[Line], columns: int | None = None) -> None:
         """These rows, in this order; of their cells the first `columns`."""
-        titles = self._all[:columns]
+        titles = self._titles[:columns]
         lines = tuple(Line(one.name, one.cells[: len(titles)], one.tones) for one in lines)
-        before = self._lines
-        if titles != self._titles:
-            name, before = self.named, ()
-            self.clear(columns=True)
-            self._titles = titles
-            for title in titles:
-                self.add_column(title, key=title)
-        elif lines == before and self._theme == self.app.theme:
+        # Widths are given: those that a DataTable finds out later leave what is drawn already as it was.
+        widths = tuple(
+            max(map(cell_len, column)) for column in zip(titles, *(one.cells for one in lines), strict=True)
+        )
+        shape = (self.app.theme, titles, widths, tuple(one.name for one in lines))
+        if (shape, lines) == (self._shape, self._lines):
             return
-        else:
-            name = self.named
-        self._lines, self._theme = lines, self.app.theme
-        if lines and [one.name for one in lines] == [one.name for one in before]:
+        if shape == self._shape:
             for one in lines:
-                for title, cell in zip(self._titles, self._texts(one), strict=True):
-                    self.update_cell(one.name, title, cell, update_width=True)
-            return
-        at = self.cursor_row
-        self.clear()
+                for title, cell in zip(titles, self._texts(one), strict=True):
+                    self.update_cell(one.name, title, cell)
+        else:
+            self._rebuild(titles, widths, lines)
+        self._lines, self._shape = lines, shape
+
+    def _rebuild(self, titles: Sequence[str], widths: Sequence[int], lines: Sequence[Line]) -> None:
+        at, name, names = self.cursor_row, self.named, [one.name for one in lines]
+        self.clear(columns=True)
+        for title, width in zip(titles, widths, strict=True):
+            self.add_column(title, key=title, width=width)
         for one in lines:
             self.add_row(*self._texts(one), key=one.name)
-        names = [one.name for one in lines]
         if names:
             self.move_cursor(
                 row=names.index(name) if name in names else min(at, len(names) - 1), animate=False

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from textual.binding import BindingType
+from textual.content import Content
 from textual.widgets import Checkbox
 
 from tui.keymap import key
@@ -16,13 +17,10 @@ class Tick(Checkbox, inherit_bindings=False):
     Tick, Tick:focus { border: none; padding: 0; background: transparent; height: 1; }
     """
 
-    BUTTON_LEFT = "["
-    BUTTON_RIGHT = "]"
-
     @property
-    def BUTTON_INNER(self) -> str:  # type: ignore[override]
+    def _button(self) -> Content:
         """Told by a sign, not by a colour alone."""
-        return "x" if self.value else " "
+        return Content("[x]" if self.value else "[ ]")
 
     def __init__(self, label: str, value: bool = False, *, id: str | None = None) -> None:
         super().__init__(label, value, id=id, compact=True)
