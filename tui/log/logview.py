@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from datetime import tzinfo
 from typing import ClassVar, Final, Self, assert_never
 
@@ -25,6 +26,7 @@ from tui.log.rows import Rows
 from tui.log.search import Hit, Search
 
 FLUSH: Final = 0.04  # seconds between two drawings of what has come: smooth to the eye
+REST: Final = 6  # times as long as a drawing took, painting not counted, nothing is drawn: keys come first
 TAIL: Final = 200  # records at the end that are loaded first, whole: some screens
 HEADERS: Final = 5000  # headers in one go: some 15 ms of work, in which no key is heard
 
@@ -108,6 +110,7 @@ class LogView(Widget):
         self._rows = Rows()
         self._flushing: Timer | None = None
         self._dirty = False
+        self._rest = 0.0  # until when nothing that has come is drawn
         self._asking = False
         self._shown = (True, 0)
         self._search: Search | None = None
@@ -193,8 +196,13 @@ class LogView(Widget):
             if self._flushing is not None:
                 self._flushing.pause()
             return
+        start = time.monotonic()
+        if start < self._rest:
+            return
         self._dirty = False
         self._redraw()
+        end = time.monotonic()
+        self._rest = end + REST * (end - start)
 
     def _redraw(self) -> None:
         self.pane.layout()
@@ -230,7 +238,9 @@ class LogView(Widget):
             while (after := pane.ledger.noted) < last:
                 found = await source.headers(session, after, min(HEADERS, last - after))
                 pane.note(record.header for record in found)
-                await asyncio.sleep(0)  # a source may have them all at hand, and keys want to be heard in between
+                await asyncio.sleep(
+                    0
+                )  # a source may have them all at hand, and keys want to be heard in between
                 if pane.ledger.noted == after:
                     raise ApiFailure(
                         502, f"the headers after record {after} of session {session} did not come"
