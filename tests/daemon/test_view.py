@@ -15,7 +15,7 @@ from daemon.protocol import records
 from daemon.protocol.api import Delta
 from daemon.protocol.records import CallBody, Record, Usage, draft, error_draft, json_draft
 from daemon.verbs.paint import Ink, Painter, cut, wrap
-from daemon.view import Fold, Item, Live
+from daemon.view import Fold, Item, Live, Noted
 
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 HOSTILE = (
@@ -523,3 +523,73 @@ def test_wrapped_rows_fit_their_columns(text: str, width: int) -> None:
 
 def test_words_are_broken_at_spaces_where_there_are_some() -> None:
     assert wrap("one two  three_is_long\n\nx", 8, words=True) == ["one two", "three_is", "_long", "", "x"]
+
+
+# What a screen keeps without bodies.
+
+
+def test_a_header_says_what_its_record_is_about_and_how_it_stands() -> None:
+    fold = Fold()
+    assert fold.note(call("run", code="x").header) == Noted(0, "running")
+    assert fold.note(stored(draft("step", id="s1"), 6).header) == Noted(1, "done")
+    assert fold.note(stored(draft("result", for_="c1", exit=3), 7).header) == Noted(5, "nonzero")
+    assert fold.note(stored(draft("text", step="s2"), 8).header) == Noted()
+    assert fold.note(stored(error_draft("gone", "gone"), 9).header) == Noted(0, "failed", (8,))
+
+
+def test_a_record_drawn_again_later_is_the_same_item() -> None:
+    fold = Fold()
+    fold.add(call("run", code="x"))
+    result = stored(draft("result", "out", for_="c1", exit=0), 6)
+    assert view.item(result, 5) == fold.add(result)
+
+
+def test_what_is_no_text_has_its_media_type_and_size() -> None:
+    item = view.item(stored(draft("message", b"\x89PNG" * 500, "image/png"), 3))
+    assert (item.media, item.size) == ("image/png", 2000)
+    assert view.item(stored(draft("message", "text"), 3)).media == ""
+
+
+def test_an_edit_shows_the_lines_that_stayed_between_those_that_changed() -> None:
+    arguments = msgspec.json.encode({"path": "a", "old": "a\nb\nc\n", "new": "a\nB\nc"}).decode()
+    assert view.call("edit", arguments)[1] == "  a\n- b\n+ B\n  c"
+    many = msgspec.json.encode({"old": "x\n" * view.COMPARED, "new": "y"}).decode()
+    assert view.call("edit", many)[1].endswith("- x\n+ y")
+
+
+@pytest.mark.parametrize(
+    ("written", "code"),
+    [
+        ('{"worker": "w", "code": "print(\\"hi\\")\\nx', 'print("hi")\nx'),
+        ('{"worker": "w", "code": "a\\', "a"),
+        ('{"worker": "w", "code": "caf\\u00e', "caf"),
+        ('{"worker": "w", "code": "\\ud83d', ""),
+        ('{"worker": "w", "co', ""),
+        ("", ""),
+    ],
+)
+def test_the_code_of_a_call_is_shown_as_it_is_written(written: str, code: str) -> None:
+    live = Live()
+    live.feed(Delta("call", written, 0, name="run"))
+    (item,) = live.items()
+    assert item.body == code
+
+
+@given(st.text(), st.integers(0, 60))
+def test_no_arguments_wherever_they_break_off_fail_to_be_drawn(text: str, end: int) -> None:
+    live = Live()
+    live.feed(Delta("call", msgspec.json.encode({"code": text}).decode()[:end], 0, name="run"))
+    (item,) = live.items()
+    assert not RAW.search(item.body)
+
+
+def test_streams_keep_their_key_and_grow_at_their_end() -> None:
+    live = Live()
+    live.feed(Delta("text", "a", 0))
+    (first,) = live.streams()
+    live.feed(Delta("text", "b", 0))
+    assert live.streams() == [first]
+    assert (first.pieces, first.size) == (["a", "b"], 2)
+    live.restart()
+    live.feed(Delta("text", "c", 0))
+    assert live.streams()[0].key != first.key
