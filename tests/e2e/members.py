@@ -13,11 +13,11 @@ from tests.e2e import driving
 from tests.e2e.driving import pause
 from tests.e2e.meshing import Housed
 from tests.mesh.lab import Lab
-from tests.mesh.star import BACKEND
+from tests.mesh.star import BACKEND, SLOW
 from tests.running import OUTRIDER, RELEASE
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = driving.PATIENCE * (5 if "KERNEL_VM" in os.environ else 1)  # there is one slow processor
+PATIENCE = driving.PATIENCE * SLOW
 # Runs what it is told and says what came of it.
 DOES = """
 per = "message"

@@ -1,7 +1,6 @@
 """A daemon in a network namespace of its own, and machines in others that join it and dial as workers do."""
 
 import json
-import os
 import subprocess
 import sys
 from asyncio import StreamReader, StreamWriter, open_connection
@@ -23,7 +22,7 @@ from mesh.picking import Backend
 from mesh.plan import Endpoint
 from mesh.wanted import worker_wanted
 from tests.mesh.lab import Lab
-from tests.mesh.star import BACKEND
+from tests.mesh.star import BACKEND, SLOW
 from tests.running import OUTRIDER, Place
 
 # Joins with the token on stdin and the key file in the arguments, where it runs; prints the answer.
@@ -71,7 +70,7 @@ class Housed(Place):
             input=input,
             capture_output=True,
             text=True,
-            timeout=250 if "KERNEL_VM" in os.environ else 50,  # there is one slow processor
+            timeout=50 * SLOW,
         )
 
     def mesh(self) -> dict[str, Any]:

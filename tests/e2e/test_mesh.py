@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.members import DOES, Joiner, connected, does, joiner
 from tests.e2e.meshing import Housed
 from tests.mesh.lab import Lab
-from tests.mesh.star import programs
+from tests.mesh.star import SLOW, programs
 
 HUB = "fd00:aa::1"
 away = asyncio.to_thread
@@ -98,7 +98,7 @@ async def test_a_machine_joins_runs_code_and_is_removed(hub: Housed, gpu: Joiner
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 * SLOW)
 async def test_name_and_address_stay_over_restarts_of_either_side_and_a_move(
     lab: Lab, hub: Housed, gpu: Joiner
 ) -> None:
@@ -123,7 +123,7 @@ async def test_name_and_address_stay_over_restarts_of_either_side_and_a_move(
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 * SLOW)
 async def test_a_harness_that_is_reached_elsewhere_by_now_is_found_again(hub: Housed, gpu: Joiner) -> None:
     await away(gpu.start, await away(token, hub))
     before = (await connected(hub, "gpu-1"))["mesh"]["address"]

@@ -19,6 +19,7 @@ from mesh.plan import Endpoint, Peer, Wanted
 from tests.mesh.lab import Lab, needs
 
 BACKEND: Final = os.environ.get("MESH_TEST_BACKEND", "wireguard-go")  # `kernel` inside of kernel-vm.sh
+SLOW: Final = 5 if "KERNEL_VM" in os.environ else 1  # times longer to wait: there is one slow processor
 PORT: Final = 51820
 PREFIX: Final = IPv6Network("fd5e:1:2::/48")
 
