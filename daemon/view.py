@@ -1,13 +1,12 @@
 """Turn records and deltas into what is drawn: items of safe text, the same for `tail` and for a screen."""
 
-import re
 from collections.abc import Mapping
-from difflib import SequenceMatcher
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 
+from daemon.asked import Language, call, so_far
 from daemon.plain import MAX_CHARS, count, line, printed, safe, seconds, size, tokens
 from daemon.protocol import records
 from daemon.protocol.api import Delta
@@ -16,10 +15,7 @@ from daemon.protocol.records import Config, Header, Record, Usage
 OUTPUT_LINES: Final = 200  # of a run's live output that are kept; its result has the tail
 OUTPUT_PIECES: Final = 100  # of it that are gathered before those lines are counted
 
-COMPARED: Final = 400  # lines of an edit that are compared; comparing takes their square
-
 State = Literal["", "live", "running", "done", "nonzero", "failed", "void"]
-Language = Literal["", "markdown", "bash", "python", "json", "diff"]
 
 
 class Item(Struct, frozen=True):
@@ -75,9 +71,6 @@ _HINTS: Final[Mapping[str, str]] = {  # by an error's code; the ones not here ar
     "filter": "post another message",
     "no_space": "make room for the data folder, then retry",
 }
-
-# A field with text in an object that may break off anywhere. Possessive, so that no input makes it slow.
-_TEXT_FIELD: Final = re.compile(r'"([a-z_]{1,40})"\s*:\s*"((?:[^"\\]|\\.)*+)')
 
 _SPOKEN: Final = {"text": "answer", "thinking": "thinking", "summary": "summary of what came before"}
 
@@ -273,91 +266,6 @@ def limits_in_words(config: Config) -> str:
     return ", ".join(f"{value:,.10g} {name}" for name, value in found.items() if value)
 
 
-def call(name: str, arguments: str) -> tuple[str, str, Language]:
-    """(title, body, language of the body) of a call: worker and interpreter or path, then code or content."""
-    try:
-        given = msgspec.json.decode(arguments) if arguments.strip() else {}
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return line(f"{name} · arguments that are not valid JSON"), safe(arguments), ""
-    if not isinstance(given, dict):
-        return line(f"{name} · arguments that are not an object"), safe(arguments), ""
-    fields = _Fields(given)
-    worker = fields.take("worker")
-    parts = [name, *([f"on {worker}"] if worker else [])]
-    language: Language = ""
-    match name:
-        case "run":
-            interpreter = fields.take("interpreter") or "bash"
-            parts.append(interpreter)
-            body = fields.take("code")
-            language = (
-                "python" if interpreter.startswith("python") else "bash" if interpreter == "bash" else ""
-            )
-        case "read":
-            parts.append(fields.take("path"))
-            body = ""
-        case "write":
-            parts.append(fields.take("path"))
-            body = fields.take("content")
-        case "edit":
-            parts.append(fields.take("path"))
-            body, language = "\n".join(_changed(fields.take("old"), fields.take("new"))), "diff"
-        case "patch":
-            body, language = fields.take("input"), "diff"
-        case _:
-            rest = fields.rest()
-            body = msgspec.json.format(msgspec.json.encode(rest)).decode() if rest else ""
-            return line(" · ".join(parts)), safe(body), "json" if rest else ""
-    parts += [
-        f"{key} {value if isinstance(value, str) else msgspec.json.encode(value).decode()}"
-        for key, value in fields.rest().items()
-    ]
-    return (
-        line(" · ".join(part for part in parts if part)),
-        safe(body.replace("\r\n", "\n")).rstrip("\n"),
-        language,
-    )
-
-
-class _Fields:
-    """A call's arguments, taken one by one; what nobody took is left to be shown as it is."""
-
-    def __init__(self, given: dict[str, Any]) -> None:
-        self._given = dict(given)
-
-    def take(self, name: str) -> str:
-        value = self._given.get(name)
-        if not isinstance(value, str):
-            return ""
-        del self._given[name]
-        return value
-
-    def rest(self) -> dict[str, Any]:
-        return self._given
-
-
-def _changed(old: str, new: str) -> list[str]:
-    """The lines of both with marks: what went, what came, what stayed."""
-    before, after = _rows(old), _rows(new)
-    if len(before) + len(after) > COMPARED:
-        return [*_marked("-", before), *_marked("+", after)]
-    found: list[str] = []
-    for same, start, end, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if same == "equal":
-            found += _marked(" ", before[start:end])
-        else:
-            found += [*_marked("-", before[start:end]), *_marked("+", after[first:last])]
-    return found
-
-
-def _rows(text: str) -> list[str]:
-    return text.removesuffix("\n").split("\n") if text else []
-
-
-def _marked(mark: str, rows: list[str]) -> list[str]:
-    return [f"{mark} {row}" for row in rows]
-
-
 class Streamed(Struct):
     """A block that streams in, or a run's output: `pieces` as they came, raw; of an output only the last ones.
 
@@ -440,7 +348,7 @@ def streaming(stream: Streamed) -> Item:
     match stream.kind:
         case "call":
             title = f"writing a call of {stream.name or 'a tool'}, {count(len(text), 'character')}"
-            _, body, language = call(stream.name, _so_far(text)) if stream.name else ("", "", "")
+            _, body, language = call(stream.name, so_far(text)) if stream.name else ("", "", "")
             return Item(0, "call", line(title), body, "live", language)
         case "output":
             body = printed(_end_of(stream.pieces)).strip("\n")
@@ -451,18 +359,3 @@ def streaming(stream: Streamed) -> Item:
 
 def _end_of(pieces: list[str]) -> str:
     return "\n".join("".join(pieces).split("\n")[-OUTPUT_LINES:])[-MAX_CHARS:]
-
-
-def _so_far(arguments: str) -> str:
-    """The texts among arguments that are still being written, as whole JSON."""
-    found = {}
-    for match in _TEXT_FIELD.finditer(arguments):
-        name, value = match.groups()
-        while value:
-            try:
-                found[name] = msgspec.json.decode(f'"{value}"', type=str)
-            except (msgspec.DecodeError, UnicodeError):
-                value = value[: max(0, value.rfind("\\"))]  # an escape is only half there
-            else:
-                break
-    return msgspec.json.encode(found).decode()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon import plain, view
+from daemon import asked, plain, view
 from daemon.plain import clip, line, printed, safe, wanted
 from daemon.protocol import records
 from daemon.protocol.api import Delta
@@ -177,7 +177,7 @@ def test_a_message_shows_who_sent_it() -> None:
 def test_a_call_shows_worker_interpreter_and_code(
     name: str, arguments: dict[str, Any], title: str, body: str, language: str
 ) -> None:
-    assert view.call(name, msgspec.json.encode(arguments).decode()) == (title, body, language)
+    assert asked.call(name, msgspec.json.encode(arguments).decode()) == (title, body, language)
 
 
 @pytest.mark.parametrize(
@@ -185,13 +185,13 @@ def test_a_call_shows_worker_interpreter_and_code(
     [('{"code": ', "not valid JSON"), ("[1]", "not an object"), ("\ud83d", "not valid JSON")],
 )
 def test_bad_arguments_are_shown_as_they_are(arguments: str, title: str) -> None:
-    shown, body, _ = view.call("run", arguments)
+    shown, body, _ = asked.call("run", arguments)
     assert title in shown
     assert body == safe(arguments)
 
 
 def test_the_code_of_a_call_hides_nothing() -> None:
-    _, body, _ = view.call("run", '{"code": "rm -rf / #\\r\\u001b[2Kecho hi"}')
+    _, body, _ = asked.call("run", '{"code": "rm -rf / #\\r\\u001b[2Kecho hi"}')
     assert body == "rm -rf / #␍␛[2Kecho hi"
 
 
@@ -552,9 +552,9 @@ def test_what_is_no_text_has_its_media_type_and_size() -> None:
 
 def test_an_edit_shows_the_lines_that_stayed_between_those_that_changed() -> None:
     arguments = msgspec.json.encode({"path": "a", "old": "a\nb\nc\n", "new": "a\nB\nc"}).decode()
-    assert view.call("edit", arguments)[1] == "  a\n- b\n+ B\n  c"
-    many = msgspec.json.encode({"old": "x\n" * view.COMPARED, "new": "y"}).decode()
-    assert view.call("edit", many)[1].endswith("- x\n+ y")
+    assert asked.call("edit", arguments)[1] == "  a\n- b\n+ B\n  c"
+    many = msgspec.json.encode({"old": "x\n" * asked.COMPARED, "new": "y"}).decode()
+    assert asked.call("edit", many)[1].endswith("- x\n+ y")
 
 
 @pytest.mark.parametrize(
