@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE = 20  # seconds the sshd has to start
-
 
 class Sshd:
     """`url` leads there; `path` is a PATH whose ssh signs in without a question."""
@@ -60,7 +58,6 @@ def sshd(folder: Path, **environ: str) -> Iterator[Sshd]:
         stdin=subprocess.DEVNULL,
         text=True,
     ) as process:
-        made.process = process
         try:
             assert process.stderr is not None
             said = ""
