@@ -4,12 +4,10 @@ import asyncio
 import os
 import time
 from datetime import tzinfo
-from typing import ClassVar, Final, Self, assert_never
+from typing import Final, Self, assert_never
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input
@@ -19,9 +17,11 @@ from daemon.plain import line, seconds
 from daemon.protocol import api
 from daemon.protocol.records import Record
 from tui.log import clipboard
+from tui.log.keys import BINDINGS
 from tui.log.messages import Copied, Failed, Fork, Moved, Opened, Picture, Said, Source, Zoom
 from tui.log.pager import Pager
 from tui.log.pane import Pane, Range
+from tui.log.pattern import Pattern
 from tui.log.rows import Rows
 from tui.log.search import Hit, Search
 
@@ -29,21 +29,6 @@ FLUSH: Final = 0.04  # seconds between two drawings of what has come: smooth to 
 REST: Final = 6  # times as long as a drawing took, painting not counted, nothing is drawn: keys come first
 TAIL: Final = 200  # records at the end that are loaded first, whole: some screens
 HEADERS: Final = 5000  # headers in one go: some 15 ms of work, in which no key is heard
-
-
-class _Pattern(Input):
-    """Where a search is typed."""
-
-    class Left(Message):
-        """Nothing is searched for."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", show=False, id="log.search-leave")
-    ]
-
-    def action_leave(self) -> None:
-        """Back to the records; what was searched for before stays."""
-        self.post_message(self.Left())
 
 
 class LogView(Widget):
@@ -72,32 +57,10 @@ class LogView(Widget):
     `zone`: of the times shown, None is the machine's.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j,down", "select(1)", "Down", show=False, id="log.down"),
-        Binding("k,up", "select(-1)", "Up", show=False, id="log.up"),
-        Binding("ctrl+d", "half(1)", "Half a page down", show=False, id="log.half-down"),
-        Binding("ctrl+u", "half(-1)", "Half a page up", show=False, id="log.half-up"),
-        Binding("space,pagedown", "page(1)", "Page down", show=False, id="log.page-down"),
-        Binding("b,pageup", "page(-1)", "Page up", show=False, id="log.page-up"),
-        Binding("g,home", "top", "Top", show=False, id="log.top"),
-        Binding("G,end", "follow", "Follow", id="log.follow"),
-        Binding("enter", "fold", "Fold", id="log.fold"),
-        Binding("E", "fold_kind", "Fold all of this kind", show=False, id="log.fold-kind"),
-        Binding("t", "thinking", "Thinking", show=False, id="log.thinking"),
-        Binding("slash", "search", "Search", id="log.search"),
-        Binding("n", "again(1)", "Next match", show=False, id="log.next"),
-        Binding("N", "again(-1)", "Previous match", show=False, id="log.previous"),
-        Binding("e", "next_error", "Next error", show=False, id="log.error"),
-        Binding("u", "next_message", "Next message", show=False, id="log.message"),
-        Binding("y", "copy", "Copy", id="log.copy"),
-        Binding("Y", "copy_body", "Copy code or result", show=False, id="log.copy-body"),
-        Binding("v", "pager", "View all", id="log.pager"),
-        Binding("z", "zoom", "Zoom", show=False, id="log.zoom"),
-        Binding("f", "fork", "Fork here", id="log.fork"),
-    ]
+    BINDINGS = BINDINGS
     DEFAULT_CSS = """
     LogView { height: 1fr; width: 1fr; layout: vertical; }
-    LogView > _Pattern { display: none; height: 1; border: none; padding: 0 1; background: $panel; }
+    LogView > Pattern { display: none; height: 1; border: none; padding: 0 1; background: $panel; }
     """
 
     def __init__(
@@ -118,7 +81,7 @@ class LogView(Widget):
     def compose(self) -> ComposeResult:
         """The rows, and below them where a search is typed."""
         yield self._rows
-        yield _Pattern(placeholder="search, Enter to find, Esc to leave", select_on_focus=True)
+        yield Pattern(placeholder="search, Enter to find, Esc to leave", select_on_focus=True)
 
     def on_mount(self) -> None:
         """The one timer that draws."""
@@ -352,14 +315,14 @@ class LogView(Widget):
 
     def action_search(self) -> None:
         """Type what to search for."""
-        pattern = self.query_one(_Pattern)
+        pattern = self.query_one(Pattern)
         pattern.display = True
         pattern.focus()
 
-    @on(_Pattern.Left)
-    def _left(self, message: _Pattern.Left) -> None:
+    @on(Pattern.Left)
+    def _left(self, message: Pattern.Left) -> None:
         message.stop()
-        self.query_one(_Pattern).display = False
+        self.query_one(Pattern).display = False
         self._rows.focus()
 
     @on(Input.Submitted)

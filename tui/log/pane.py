@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from daemon.protocol.api import Delta
 from daemon.protocol.records import Header, Record
 from daemon.view import Item, Live, item
+from tui.log.bodies import Bodies
 from tui.log.draw import LiveBlock, draw, folds
 from tui.log.heights import Heights
 from tui.log.ledger import KINDS, Ledger
@@ -16,9 +17,6 @@ from tui.log.text import EMPTY, Row
 
 DRAWN: Final = 600  # records whose rows are kept: some screens up and down
 DRAWN_ROWS: Final = 20_000  # rows of these together, 10 MB
-BODIES: Final = 1000  # records that are kept whole
-SPARE: Final = 200  # more of them before some are dropped, so that not each new one looks through all
-BODY_BYTES: Final = 8 << 20  # of these together; what is on the screen is kept beyond it
 AROUND: Final = 48  # records that are asked for on both sides of those that are missed
 STEP: Final = 3  # rows that j and k move within a record that is taller than the screen
 
@@ -56,8 +54,7 @@ class Pane:
         self.view: list[Place] = []  # what stands on each line of the screen
         self.missed: set[int] = set()  # records of which more than a line stands there that have no body yet
         self._zone = zone
-        self._bodies: OrderedDict[int, Record] = OrderedDict()
-        self._bytes = 0
+        self.bodies = Bodies()
         self._drawn: OrderedDict[int, tuple[object, list[Row]]] = OrderedDict()
         self._rows = 0
         self._folds: dict[int, bool] = {}
@@ -86,7 +83,7 @@ class Pane:
         """Bodies that were asked for."""
         for record in found:
             if 1 <= record.n <= self.last:
-                self._keep(record)
+                self.bodies.keep(record)
 
     def preview(self, found: Sequence[Record]) -> None:
         """The records at the end, before the headers ahead of them are known."""
@@ -114,7 +111,7 @@ class Pane:
             return
         self.ledger.append(record.header)
         self.heights.append(_GUESSES[0])
-        self._keep(record)
+        self.bodies.keep(record)
         self.live.record(record)
         self.say("")
         if self.follow:
@@ -131,29 +128,11 @@ class Pane:
         """Say something below everything, or nothing."""
         self.said = text
 
-    def _keep(self, record: Record) -> None:
-        before = self._bodies.pop(record.n, None)
-        self._bytes += len(record.body) - (len(before.body) if before else 0)
-        self._bodies[record.n] = record
-        if len(self._bodies) > BODIES + SPARE or self._bytes > BODY_BYTES:
-            self._drop()
-
-    def _drop(self) -> None:
-        seen = {n for n, _ in self.view} | {self.cursor, self.last}
-        for n in list(self._bodies):
-            if len(self._bodies) <= BODIES and self._bytes <= BODY_BYTES:
-                return
-            if n not in seen:
-                self._bytes -= len(self._bodies.pop(n).body)
-
     # Rows.
 
     def record(self, n: int) -> Record | None:
         """Record `n` if it is here whole."""
-        found = self._bodies.get(n)
-        if found is not None:
-            self._bodies.move_to_end(n)
-        return found
+        return self.bodies.get(n)
 
     def item(self, n: int) -> Item | None:
         """Record `n` as an item if it is here whole."""
@@ -264,6 +243,7 @@ class Pane:
     def layout(self) -> None:
         """Settle what stands on each line, drawing what is not drawn. The view does not move but by its own height."""
         self.missed.clear()
+        self.bodies.trim({n for n, _ in self.view} | {self.cursor, self.last})
         if not (self.columns and self.lines):
             self.view = []
             return
@@ -425,8 +405,8 @@ class Pane:
             return None
         low, high = min(self.missed), max(self.missed)
         first, end = max(1, low - AROUND), min(self.last, high + AROUND)
-        while first < low and first in self._bodies:
+        while first < low and first in self.bodies:
             first += 1
-        while end > high and end in self._bodies:
+        while end > high and end in self.bodies:
             end -= 1
         return Range(first - 1, end - first + 1)

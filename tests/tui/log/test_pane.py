@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from daemon.protocol.api import Delta
 from tests.tui.log.fakes import Book, long, tour
-from tui.log.pane import BODIES, DRAWN, SPARE, Pane, Range
+from tui.log.bodies import BODIES, BODY_BYTES, SPARE
+from tui.log.pane import DRAWN, Pane, Range
 
 
 def opened(book: Book, columns: int = 60, lines: int = 10, bodies: bool = True) -> Pane:
@@ -231,9 +232,8 @@ def test_few_rows_and_bodies_are_kept_whatever_is_looked_at(lines: int) -> None:
             pane.keep(book.records[wanted.after : wanted.after + wanted.limit])
             pane.layout()
     assert len(pane._drawn) <= DRAWN
-    assert len(pane._bodies) <= BODIES + SPARE
+    assert len(pane.bodies) <= BODIES + SPARE
     assert pane._rows == sum(len(rows) for _, rows in pane._drawn.values())
-    assert pane._bytes == sum(len(record.body) for record in pane._bodies.values())
 
 
 def test_records_that_are_there_already_are_passed_over() -> None:
@@ -259,3 +259,14 @@ def test_what_comes_while_headers_are_still_read_is_in_its_place_in_the_end() ->
     pane.layout()
     call = next(record.n for record in reversed(book.records) if record.kind == "call" and record.n < 38)
     assert pane.ledger.state(call) == "done"
+
+
+def test_of_large_bodies_only_those_on_the_screen_are_kept() -> None:
+    book = Book()
+    for _ in range(40):
+        book.say("message", "x" * 500_000, via="tui")
+    pane = opened(book, lines=5)
+    pane.layout()
+    assert pane.bodies.bytes <= BODY_BYTES
+    assert 40 in pane.bodies
+    assert pane.bodies.bytes == sum(len(record.body) for n in range(1, 41) if (record := pane.record(n)))
