@@ -397,17 +397,7 @@ outrider=$release/bin/outrider
 
 look() { "$outrider" worker status --scratch "$scratch" 2>&1; }
 
-if status=$(look); then
-  say "$status"
-  say 'the worker is already there and connected; nothing was started'
-  exit 0
-fi
-before=$(cat "$pidfile" 2>/dev/null)
-if [ -n "$before" ] && kill -0 "$before" 2>/dev/null && [ -d "/proc/$before" ] &&
-  tr '\0' ' ' <"/proc/$before/cmdline" 2>/dev/null | grep -q 'worker --'; then # --join, or --scratch after an update
-  say "the worker (pid $before) is already there and dials; nothing was started"
-  pid=$before
-else
+start_worker() {
   mkdir -p "$(dirname "$scratch")" 2>/dev/null || fail 1 "$scratch cannot be made: name another folder with --scratch"
   touch "$log" 2>/dev/null || fail 1 "$log cannot be written"
   set -- worker --join - --scratch "$scratch"
@@ -430,18 +420,44 @@ os.execv(sys.argv[1], sys.argv[1:])
   umask 077
   printf '%s\n' "$pid" >"$pidfile" || fail 1 "$pidfile cannot be written: is the disk full?"
   say "The worker is started, pid $pid; its log is $log"
+}
+
+before=$(cat "$pidfile" 2>/dev/null)
+if [ -n "$before" ] && kill -0 "$before" 2>/dev/null && [ -d "/proc/$before" ] &&
+  tr '\0' ' ' <"/proc/$before/cmdline" 2>/dev/null | grep -q 'worker --'; then # --join, or --scratch after an update
+  own=$(tr '\0' '\n' <"/proc/$before/cmdline" | while IFS= read -r each; do
+    if [ "$each" = --scratch ]; then IFS= read -r each && printf '%s\n' "$each" && break; fi
+  done)
+  if [ -n "$own" ] && [ "$own" != "$scratch" ]; then
+    say "this machine is a worker of that harness already, in $own: that one goes on, whatever else is named"
+    scratch=$own
+  fi
+else
+  before=''
 fi
-token=''
+if status=$(look); then
+  say "$status"
+  say 'the worker is already there and connected; nothing was started'
+  exit 0
+fi
+if [ -n "$before" ]; then
+  say "the worker (pid $before) is already there and dials; nothing was started"
+  pid=$before
+else
+  start_worker
+fi
 
 waited=0
 until status=$(look); do
   if ! kill -0 "$pid" 2>/dev/null; then
+    if [ -z "$started" ]; then # as one does that hears only now that it was removed: this token is another one's
+      say 'that worker has ended'
+      start_worker
+      continue
+    fi
     worker=''
-    code=1
-    if [ -n "$started" ]; then
-      wait "$pid"
-      code=$?
-    fi 2>/dev/null
+    wait "$pid" 2>/dev/null
+    code=$?
     rm -f "$pidfile"
     tail -n 5 "$log" >&2
     case $code in 2 | 3 | 4) ;; *) code=1 ;; esac

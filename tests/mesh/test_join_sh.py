@@ -59,7 +59,7 @@ if verb == ["worker", "status"]:
         alive = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()  # of a zombie nothing
     except OSError:
         alive = b""
-    if not alive:
+    if not alive or os.fsencode(sys.argv[-1]) not in alive.split(bytes(1)):  # another's folder
         sys.exit("no worker has ever worked there")
     print("state " + ("connected" if mode == "connect" else "dialing, reason the hub is away"))
     sys.exit(mode != "connect")
@@ -287,6 +287,36 @@ async def test_run_again_it_says_what_is_there_and_starts_nothing(installed: Mac
     assert "state connected" in installed.output
     assert "nothing was started" in installed.output
     assert (installed.pid, len(installed.starts())) == (pid, 1)
+
+
+async def test_run_again_with_another_name_it_looks_where_the_worker_is(
+    installed: Machine, wheel: Wheel
+) -> None:
+    async with served(installed, wheel):
+        assert await installed.run(TOKEN, "--name", "one") == 0, installed.output
+        for more in (("--name", "two"), ("--scratch", "/elsewhere"), ()):
+            assert await installed.run("orj_another", *more, "--wait", "0") == 0, installed.output
+            assert "a worker of that harness already, in " in installed.output
+            assert "workers/one: that one goes on" in installed.output
+            assert "nothing was started" in installed.output
+    assert len(installed.starts()) == 1
+
+
+async def test_a_worker_that_ends_as_it_hears_that_it_was_removed_makes_way_for_another(
+    installed: Machine, wheel: Wheel
+) -> None:
+    installed.mode("dial")
+    async with served(installed, wheel):
+        assert await installed.run(TOKEN, "--wait", "0") == 1, installed.output
+        process = await installed.start("dash", "join.sh", *(["--as-root"] if ROOT else []), "orj_another")
+        assert process.stdout is not None
+        while "is already there and dials" not in (said := (await process.stdout.readline()).decode()):
+            assert said
+        installed.mode("connect")
+        installed.end()
+        assert await installed.finish(process) == 0, installed.output
+    assert "that worker has ended\nThe worker is started" in installed.output
+    assert [json.loads(start)["token"] for start in installed.starts()] == [f"{TOKEN}\n", "orj_another\n"]
 
 
 async def test_a_worker_that_does_not_run_is_started_with_nothing_to_fetch(
