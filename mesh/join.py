@@ -134,6 +134,8 @@ class Joining:
             self._go(Event.LAST)
 
     def _fetched(self, status: int, body: bytes) -> None:
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            return self.lost("it has too many connections just now, or too many of this address")
         if status != HTTPStatus.OK:
             return self.lost(f"no harness lets machines join there (HTTP status {status})")
         if fingerprint(body) != self._token.fingerprint:

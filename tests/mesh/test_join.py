@@ -416,6 +416,18 @@ def test_the_endpoints_are_tried_in_order_until_one_lets_it_join(one: Harness) -
     assert tried == [4601, 4602, 4603, 4604, 4604, 4605, 4605, 4606, 4606]
 
 
+def test_a_harness_that_has_too_many_connections_is_not_taken_for_none(one: Harness) -> None:
+    text, _ = one.hub.issue((PLACE,))
+    joining = one.joining(text)
+    joining.feed(503, b"")
+    ended = joining.next()
+    assert isinstance(ended, Failed)
+    assert ended.reason == (
+        "this machine could not join: 192.0.2.1:4601: it has too many connections just now, or too many of this address"
+    )
+    assert ended.again
+
+
 def test_where_no_endpoint_is_left_each_says_why(one: Harness) -> None:
     text, _ = one.hub.issue((PLACE, Place("2001:db8::1", 4601), Place("hub.example", 80)))
     joining = one.joining(text)
