@@ -270,7 +270,7 @@ async def look(scratch: Path) -> Standing:
             state=said.state if pid else "down",
             since=said.since if pid else "",
             connected=said.connected,
-            reason="" if pid and said.state == "connected" else said.reason,
+            reason="" if said.state == "connected" else said.reason,  # else one from before it was
             link_release=said.release if pid else "",
         )
     if (hello := await _hello(scratch / keeper.SOCKET)) is None:

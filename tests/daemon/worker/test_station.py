@@ -50,6 +50,15 @@ async def test_a_reason_that_stays_is_logged_once_and_each_change_is_written_dow
     ]
 
 
+async def test_a_worker_that_ended_while_it_was_connected_shows_no_reason_from_before(scratch: Path) -> None:
+    log = Log(place(scratch))
+    await log.tell("no harness")
+    assert (await station.look(scratch)).reason == "no harness"
+    await log.tell(None)
+    found = await station.look(scratch)
+    assert (found.state, found.reason) == ("down", "")
+
+
 async def test_a_reason_is_logged_again_after_a_while(
     scratch: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
