@@ -11,12 +11,14 @@ from tests.mesh.lab import needs
 
 HERE = Path(__file__).parent
 MACHINE = HERE.parent / "mesh/kernel-vm.sh"
-FILES = ("test_mesh.py", "test_mesh_users.py")
+# Each in a machine of its own, as one has one processor.
+RUNS = (("test_mesh.py", "test_mesh_users.py"), ("test_mesh_fleet.py",))
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(2400)
-def test_machines_join_and_stay_by_the_kernels_wireguard() -> None:
+@pytest.mark.parametrize("files", RUNS, ids=["joins", "fleet"])
+def test_machines_join_and_stay_by_the_kernels_wireguard(files: tuple[str, ...]) -> None:
     needs("busybox")
     ready = subprocess.run([MACHINE, "-p"], capture_output=True, text=True)
     if ready.returncode:
@@ -42,7 +44,7 @@ def test_machines_join_and_stay_by_the_kernels_wireguard() -> None:
             "MESH_TEST_BACKEND",
             "--",
             *command,
-            *(str(HERE / name) for name in FILES),
+            *(str(HERE / name) for name in files),
         ],
         capture_output=True,
         text=True,
