@@ -125,20 +125,19 @@ def _body(item: Item, columns: int, state: State) -> list[Row]:
 
 
 def _text(item: Item, text: str, columns: int, state: State) -> list[Row]:
-    role = "void" if state == "void" else ""
+    if state == "void":
+        return [row for line in text.split("\n") for row in _words(line, "dim", columns)]
     if item.language == "markdown":
         return indented(markdown.rows(text, min(columns, PROSE) - 2))
     if item.kind in _PROSE or (item.kind == "result" and state == "failed"):
-        role = role or (
-            "failed" if item.kind in ("error", "result") else "said" if item.kind == "message" else ""
-        )
+        role = "failed" if item.kind in ("error", "result") else "said" if item.kind == "message" else ""
         return [row for line in text.split("\n") for row in _words(line, role, columns)]
     if item.language:
         lines = coloured(text, item.language)
         return [
             row for line in lines for row in _code([(part, f"code {role}") for part, role in line], columns)
         ]
-    role = role or ("output" if item.kind == "result" else "")
+    role = "output" if item.kind == "result" else ""
     return [row for line in text.split("\n") for row in _code([(line, role)], columns)]
 
 

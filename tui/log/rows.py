@@ -88,15 +88,16 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         .log--s { text-style: strike; }
         .log--link { color: $text-secondary; text-style: underline; }
         .log--quote, .log--mark { color: $text-secondary; }
-        .log--match { background: $warning; color: $background; }
+        .log--match { background: $warning; color: auto 95%; }
         .log--cursor { color: $primary; }
-        .log--new { background: $accent; color: $background; text-style: bold; }
+        .log--new { background: $accent; color: auto 95%; text-style: bold; }
 
         &:ansi {
             .log--dim, .log--thinking, .log--step, .log--config, .log--system, .log--start, .log--end, .log--output,
-            .log--comment { text-style: dim; }
+            .log--comment { text-style: dim not bold; }
             .log--added, .log--removed { background: ansi_default; }
-            .log--match, .log--new { background: ansi_default; color: ansi_default; text-style: reverse; }
+            .log--match { background: $warning; color: ansi_black; }
+            .log--new { background: $accent; color: ansi_black; }
         }
     }
     """
@@ -248,7 +249,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
     def on_resize(self) -> None:
         """Draw for the new size."""
         self._columns, lines = self.scrollable_size
-        self.pane.resize(max(1, self._columns - GUTTER), lines)
+        self.pane.resize(max(1, self._columns - GUTTER - 1), lines)  # one is left before the scroll bar
         self.pane.layout()
         self._painted = []
         self._strips.clear()

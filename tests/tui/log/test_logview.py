@@ -359,7 +359,7 @@ async def test_the_screen_is_as_it_was_reviewed(name: str, size: tuple[int, int]
 async def test_a_smaller_terminal_wraps_anew_and_stays_at_the_end() -> None:
     async with hosted(tour(), size=(120, 40)) as host:
         await host.pilot.resize_terminal(44, 16)
-        await host.until(lambda: host.pane.columns == 41)
+        await host.until(lambda: host.pane.columns == 40)
         await host.sees("sleep 60")
         assert host.pane.at_end
         assert len(host.pane.view) == 16
