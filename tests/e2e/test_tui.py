@@ -1,6 +1,7 @@
 """The terminal UI in a terminal, against a real daemon: made, watched, posted to, stopped, retried, copied; the daemon
 ended and started in between; and left."""
 
+import shlex
 from collections.abc import Iterator
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_session_is_opened_watched_and_posted_to(here: Place, screen: Tmux) ->
     id = here.json("ls")[0]["id"]
     assert messages(here, id) == ["first words", "second words\non two lines"]
     screen.press("C-q")
-    screen.until("Pane is dead")
+    screen.ended()
 
 
 def test_stop_retry_and_copy(here: Place, screen: Tmux) -> None:
@@ -100,7 +101,7 @@ def test_without_a_daemon_one_is_started_and_it_is_left_running(here: Place) -> 
         screen.press("s")
         screen.until("No session yet")
         screen.press("C-q")
-        screen.until("Pane is dead")
+        screen.ended()
     assert here.json("info", here.ok("new", "--model", "rehearsal/echo").strip())["status"] == "closed"
 
 
@@ -111,11 +112,11 @@ def test_keys_of_the_configuration_hold_and_a_wrong_one_is_told_before_anything_
     with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:
         screen.until("No session yet")
         screen.press("F10")
-        screen.until("Pane is dead")
+        screen.ended()
     config.write_text('[tui.keys]\napp.quite = "f10"\n')
-    with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:
-        screen.until("Pane is dead (status 2")
-        text = screen.run("capture-pane", "-t", "it", "-p", "-S", "-100")
+    command = ["sh", "-c", f'{shlex.join(OUTRIDER)}; echo "code $?"; cat']
+    with tmux(here.home, command, here.environ, here.work, (80, 24)) as screen:
+        text = screen.until("code 2")
     assert "there is no 'app.quite' (did you mean 'app.quit'?)" in " ".join(text.split())
 
 
@@ -136,7 +137,7 @@ def test_quitting_does_not_wait_for_an_address_that_does_not_answer(here: Place)
     with tmux(here.home, command, environ, here.work, (80, 24)) as screen:
         screen.until("outrider · http://192.0.2.1:4600")
         screen.press("C-q")
-        screen.until("Pane is dead")
+        screen.ended()
 
 
 def test_a_post_outlives_a_killed_screen(here: Place) -> None:
@@ -152,7 +153,7 @@ def test_a_post_outlives_a_killed_screen(here: Place) -> None:
         screen.press("Enter")
         screen.until("↑ waits for the daemon: kept")
         screen.press("C-q")
-        screen.until("Pane is dead")
+        screen.ended()
     here.up()
     assert messages(here, id) == []
     with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:

@@ -45,6 +45,13 @@ class Tmux:
             assert time.monotonic() < give_up, f"{words} do not come; on the screen:\n{text}"
             time.sleep(LOOK)
 
+    def ended(self) -> None:
+        """Wait until the program has ended. (tmux does not always say so on the screen, nor with which code.)"""
+        give_up = time.monotonic() + PATIENCE
+        while self.run("list-panes", "-t", "it", "-F", "#{pane_dead}").strip() != "1":
+            assert time.monotonic() < give_up, f"it does not end; on the screen:\n{self.screen()}"
+            time.sleep(LOOK)
+
     @property
     def title(self) -> str:
         return self.run("display-message", "-t", "it", "-p", "#{pane_title}").strip()
