@@ -6,9 +6,9 @@ from typing import Final, Protocol
 
 from daemon.client import ApiFailure, Unreachable
 from daemon.plain import line
-from daemon.protocol import api, records
-from daemon.protocol.records import BadRecord, Record
-from daemon.view import call
+from daemon.protocol import api
+from daemon.protocol.records import Record
+from daemon.view import Fold
 
 BACK: Final = 40  # records from the end that are looked through for a call without a result
 PAUSE: Final = 0.25  # seconds between two sessions that are looked at
@@ -92,13 +92,8 @@ def at_work(found: Sequence[Record]) -> str:
 
 def said(record: Record) -> str:
     """A call or an error in a line."""
-    try:
-        if record.kind == "call":
-            asked = records.call_of(record)
-            title, body, _ = call(asked.name, asked.arguments)
-            first = next((row for row in body.split("\n") if row.strip()), "")
-            return line(f"{title} · {first}" if first else title)
-        error = records.error_of(record)
-        return line("stopped" if error.code == "stopped" else error.message)
-    except BadRecord:
-        return ""
+    item = Fold().add(record)
+    first = next((row for row in item.body.split("\n") if row.strip()), "")
+    if item.kind == "call":
+        return line(f"{item.title} · {first}" if first else item.title)
+    return line(first or item.title.partition(" via ")[0])

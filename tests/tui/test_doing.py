@@ -42,9 +42,10 @@ def test_the_record_that_says_most_is_the_error_at_the_end_or_the_open_call(
 
 def test_a_call_is_told_with_the_first_line_of_its_code() -> None:
     assert doing.said(call(1, "\nmake -j8\nmake install")) == "run · on gpu · bash · make -j8"
-    assert doing.said(error(1, "auth", "The key\nis wrong.")) == "The key is wrong."
-    assert doing.said(error(1, "stopped", "stopped by x")) == "stopped"
-    assert doing.said(stored(1, "error", "no json", type=JSON)) == ""
+    assert doing.said(error(1, "auth", "The key is wrong.\nSet it.")) == "The key is wrong."
+    stopped = api.encode(ErrorBody("stopped", "stopped by x")).decode()
+    assert doing.said(stored(1, "error", stopped, type=JSON, via="x")) == "stopped"
+    assert "does not parse" in doing.said(stored(1, "error", "no json", type=JSON))
 
 
 async def test_only_what_is_on_the_screen_and_new_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
