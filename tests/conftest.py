@@ -13,6 +13,10 @@ from types import ModuleType
 import pytest
 import structlog
 from blockbuster import BlockBuster, BlockBusterFunction
+from hypothesis import settings
+
+settings.register_profile("outrider", deadline=None)  # no test is about time
+settings.load_profile("outrider")
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ["daemon", "mesh", "tui"]

@@ -86,6 +86,11 @@ class Campaign:
             async with asyncio.timeout(seconds):
                 await asyncio.Event().wait()
 
+    async def worker(self) -> None:
+        """Wait for the local worker: of a call older than its first journal nobody knows whether it ran."""
+        while all(info.state != "connected" for info in await self.until_answered(Client.workers)):
+            await self.pause(0.05)
+
     async def post(self, session: str, text: str) -> None:
         key = f"key-{len(self.posts)}-{random.getrandbits(64):x}"
         part = api.Part(TEXT, text.encode())
@@ -127,6 +132,7 @@ class Campaign:
 
     async def run(self, kills: int) -> None:
         await self.daemon.start()
+        await self.worker()
         async with asyncio.TaskGroup() as group:
             workers = [group.create_task(self.one(n), name=f"session {n}") for n in range(SESSIONS)]
             await self.kill(kills)
