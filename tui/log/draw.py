@@ -126,7 +126,8 @@ def _body(item: Item, columns: int, state: State) -> list[Row]:
 
 def _text(item: Item, text: str, columns: int, state: State) -> list[Row]:
     if state == "void":
-        return [row for line in text.split("\n") for row in _words(line, "dim", columns)]
+        shape = _code_line if item.kind == "call" else _words
+        return [row for line in text.split("\n") for row in shape(line, "dim", columns)]
     if item.language == "markdown":
         return indented(markdown.rows(text, min(columns, PROSE) - 2))
     if item.kind in _PROSE or (item.kind == "result" and state == "failed"):
@@ -138,12 +139,16 @@ def _text(item: Item, text: str, columns: int, state: State) -> list[Row]:
             row for line in lines for row in _code([(part, f"code {role}") for part, role in line], columns)
         ]
     role = "output" if item.kind == "result" else ""
-    return [row for line in text.split("\n") for row in _code([(line, role)], columns)]
+    return [row for line in text.split("\n") for row in _code_line(line, role, columns)]
 
 
 def _words(line: str, role: str, columns: int) -> list[Row]:
     room = min(columns, PROSE)
     return wrap([(line, role)], room, first=[_INDENT], rest=[_INDENT], words=True, gutter=2)
+
+
+def _code_line(line: str, role: str, columns: int) -> list[Row]:
+    return _code([(line, role)], columns)
 
 
 def _code(line: list[Span], columns: int) -> list[Row]:
