@@ -51,7 +51,7 @@ def coloured(code: str, language: str, each_line: bool = False) -> Lines:
     if each_line:
         return [list(_line(language.lower(), line)) for line in lines]
     found = _lexed(lexer, code)
-    return found if len(found) == len(lines) else [[(line, "")] for line in lines]
+    return found if _texts(found) == lines else [[(line, "")] for line in lines]
 
 
 def _diff_role(line: str) -> str:
@@ -82,13 +82,18 @@ def _lexed(lexer: Lexer, code: str) -> Lines:
     return lines
 
 
+def _texts(lines: Lines) -> list[str]:
+    """What a lexer made of code; it drops a byte order mark, and carriage returns."""
+    return ["".join(text for text, _ in line) for line in lines]
+
+
 @lru_cache(1024)
 def _line(language: str, line: str) -> Sequence[Span]:
     lexer = _lexer(language)
     if lexer is None or len(line) > 500:
         return [(line, "")]
     found = _lexed(lexer, line)
-    return found[0] if len(found) == 1 else [(line, "")]
+    return found[0] if _texts(found) == [line] else [(line, "")]
 
 
 @lru_cache(512)

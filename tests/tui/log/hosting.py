@@ -100,7 +100,7 @@ async def hosted(
         host.log.open("s1", source, len(book.records) if last is None else last)
         host.log.focus()
         await host.until(lambda: host.heard(Opened))
-        await host.until(lambda: host.pane.ledger.noted == host.pane.last)
+        await host.until(lambda: all(worker.is_finished for worker in app.workers) and not host.log._dirty)
         await pilot.pause()
         yield host
 
