@@ -21,7 +21,7 @@ LINE: Final = (
     1 << 20
 )  # a selection counts record * LINE + line: it stays where it is when what is above it grows
 SELECTED: Final = 5000  # records that a selection reaches over; more are no text to paste
-EIGHTHS: Final = 8  # of a line that the scroll bar's ends are drawn at
+BAR: Final = 2  # parts of a line at which the scroll bar is drawn anew while others move it
 STRIPS: Final = 1000  # painted rows that are kept: some screens
 WHEEL: Final = 3  # lines a turn of the wheel
 
@@ -151,7 +151,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
     def _move_bar(self, total: int, y: int) -> None:
         """Draw the scroll bar anew where that shows: it costs as much as all rows."""
         lines = self.pane.lines
-        bar = (EIGHTHS * lines * lines // total, EIGHTHS * lines * y // total)
+        bar = (BAR * lines * lines // total, BAR * lines * y // total)
         if bar != self._bar and self.show_vertical_scrollbar:
             self._bar = bar
             self.vertical_scrollbar.window_virtual_size = total
