@@ -156,6 +156,7 @@ class LogView(Widget):
 
     def _flush(self) -> None:
         if not self._dirty:
+            self._rows.settle()
             if self._flushing is not None:
                 self._flushing.pause()
             return

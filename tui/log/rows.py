@@ -124,6 +124,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         self._strips: dict[tuple[Row, bool], Strip] = {}
         self._columns = 0  # without the scroll bar
         self._bar = (0, 0)
+        self.rough = False  # whether the scroll bar is a little off
         self._syncing = False
 
     # What is painted.
@@ -149,14 +150,22 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
             self.refresh(*(Region(0, y, self._columns, 1) for y in changed))
 
     def _move_bar(self, total: int, y: int) -> None:
-        """Draw the scroll bar anew where that shows: it costs as much as all rows."""
+        """Draw the scroll bar anew where that shows by much: it costs as much as all rows."""
         lines = self.pane.lines
         bar = (BAR * lines * lines // total, BAR * lines * y // total)
-        if bar != self._bar and self.show_vertical_scrollbar:
+        if bar != self._bar:
             self._bar = bar
-            self.vertical_scrollbar.window_virtual_size = total
-            self.vertical_scrollbar.window_size = lines
-            self.vertical_scrollbar.position = y
+            self.settle()
+        else:
+            self.rough = True
+
+    def settle(self) -> None:
+        """Nothing comes any more: the scroll bar is where it belongs."""
+        self.rough = False
+        if self.show_vertical_scrollbar:
+            self.vertical_scrollbar.window_virtual_size = max(self.pane.total, 1)
+            self.vertical_scrollbar.window_size = self.pane.lines
+            self.vertical_scrollbar.position = self.pane.y
 
     def _line(self, y: int) -> _Line:
         pane = self.pane
@@ -276,6 +285,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
     def moved(self) -> None:
         """The pane was moved."""
         self.sync()
+        self.settle()
         self.post_message(self.Scrolled())
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:

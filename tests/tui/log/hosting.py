@@ -101,6 +101,7 @@ async def hosted(
         host.log.focus()
         await host.until(lambda: host.heard(Opened))
         await host.until(lambda: all(worker.is_finished for worker in app.workers) and not host.log._dirty)
+        await host.until(lambda: not host.log._rows.rough)
         await pilot.pause()
         yield host
 
