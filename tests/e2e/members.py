@@ -134,6 +134,11 @@ async def until(what: Callable[[], Any], why: str) -> Any:
     return found
 
 
+async def goes(machine: Joiner, path: str) -> None:
+    """Wait until a machine says that its packets go this way, which it looks at once a second."""
+    await until(lambda: machine.status()["mesh"]["path"] == path, f"its packets go {path}")
+
+
 async def connected(hub: Housed, name: str) -> dict[str, Any]:
     """Wait until the harness has this worker connected; what it says of it."""
 

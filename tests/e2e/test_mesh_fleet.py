@@ -228,11 +228,16 @@ async def test_a_fleet_of_different_networks_joins_works_and_comes_back(
     assert len(set(before.values())) == len(machines)
     nat, blocked, *others = machines
     *_, removed = machines
-    assert f"direct {HUB}:51820" in await away(nat.verb, "status")
-    assert re.search(r"path +relay\n", await away(blocked.verb, "status"))
+    await until(lambda: f"direct {HUB}:51820" in nat.verb("status"), "nat goes direct")
+    await until(lambda: re.search(r"path +relay\n", blocked.verb("status")), "blocked goes by the relay")
+    ways = {machine.name: "relay" if machine is blocked else "direct" for machine in machines}
+
+    def as_said() -> bool:
+        said = {name: hub.worker(name) or {"mesh": {}} for name in ways}
+        return {name: worker["mesh"].get("path") for name, worker in said.items()} == ways
+
+    await until(as_said, "the harness sees which ways they go")
     seen: dict[str, Any] = {machine.name: await away(hub.worker, machine.name) for machine in machines}
-    paths = {name: worker["mesh"]["path"] for name, worker in seen.items()}
-    assert paths == {machine.name: "relay" if machine is blocked else "direct" for machine in machines}
     assert seen["nat"]["mesh"]["endpoint"].startswith("192.0.2.9:")
     for rootless in others:
         assert "in a user namespace, its way out pasta" in await away(rootless.verb, "status")
