@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import hashlib
 import socket
 import subprocess
@@ -253,7 +254,8 @@ async def test_a_head_that_trickles_closes_the_connection(place: Place) -> None:
         while not ended.done():
             writer.write(b"A: x\r\n")
             await asyncio.wait([ended], timeout=0.02)
-        assert await ended == b""
+        with contextlib.suppress(ConnectionResetError):  # it was closed over what trickled in
+            assert await ended == b""
         writer.close()
 
 

@@ -130,3 +130,4 @@ async def screen(
         app = OutriderApp(client, desk, given, now=lambda: NOW)
         async with app.run_test(size=size) as pilot:
             yield Screen(app, pilot)
+    await asyncio.to_thread(desk.save)  # as what starts the app does at its end
