@@ -226,3 +226,30 @@ class Provider(Protocol):
     def models(self) -> Sequence[Model]:
         """The models known to be served, best first."""
         ...
+
+
+@runtime_checkable
+class Lister(Provider, Protocol):
+    """A provider whose server can tell which models it has."""
+
+    @property
+    def lists(self) -> bool:
+        """The server is worth asking."""
+        ...
+
+    @property
+    def listing(self) -> Request:
+        """The request, a GET, that the server answers with its models."""
+        ...
+
+    @property
+    def facts(self) -> Sequence[Model]:
+        """What is known of models by their names alone, for those of which the server says nothing."""
+        ...
+
+    def learn(self, answer: Any) -> None:
+        """Take in the server's answer, decoded JSON, so that `models` has what it lists.
+
+        Raises ValueError when it says nothing of that kind.
+        """
+        ...

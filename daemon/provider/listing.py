@@ -6,16 +6,15 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from daemon.provider.base import Model, ProviderError
+from daemon.provider.base import Lister, Model, ProviderError
 from daemon.provider.http import MAX_ERROR, hide, translated
-from daemon.provider.openai_chat import OpenAIChat
 
 LIMIT: Final = 5.0  # seconds: a list is for somebody who waits
 MAX_ANSWER: Final = 8 << 20  # bytes; the longest lists there are have about one
 
 
 async def list_models(
-    provider: OpenAIChat, http: aiohttp.ClientSession, limit: float = LIMIT
+    provider: Lister, http: aiohttp.ClientSession, limit: float = LIMIT
 ) -> tuple[Model, ...]:
     """The models of `provider` after it was asked, best first; it remembers them.
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from daemon.chain import GO_ON, Context, Text
-from daemon.provider import budget, chat, errors, listed, patch, repair
+from daemon.provider import budget, chat, errors, listed, models, patch, repair
 from daemon.provider.base import Decoder, Model, ProviderError, Query, Request, Transport, Wire
 from daemon.provider.chat_messages import Writer, tool
 from daemon.provider.quirks import Quirks, of_host, of_model
@@ -48,6 +48,7 @@ class OpenAIChat:
         own |= {"authorization": f"Bearer {key}"} if key else {}
         self._headers = own | {field.lower(): value for field, value in (headers or {}).items()}
         self.lists = lists
+        self.facts = models.CHAT
         self._known = tuple(known)
         self._listed: tuple[Model, ...] = ()
         self._quirks = of_host(url) if quirks is None else quirks

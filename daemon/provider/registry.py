@@ -15,7 +15,7 @@ from msgspec import structs
 from daemon.config import ConfigError, ProviderEntry
 from daemon.provider import anthropic, models, openai_chat, quirks, script
 from daemon.provider.anthropic import Anthropic
-from daemon.provider.base import Model, Provider, ProviderError
+from daemon.provider.base import Lister, Model, Provider, ProviderError
 from daemon.provider.listing import LIMIT, list_models
 from daemon.provider.openai_chat import OpenAIChat
 from daemon.provider.rehearsal import Rehearsal
@@ -71,7 +71,7 @@ def resolve(name: str, providers: Mapping[str, Provider]) -> tuple[Provider, Mod
         there = ", ".join(f"{wanted}/{script.name}" for script in known)
         why = f"there is no such rehearsal; there are {there} (new files are found when the daemon starts)"
         raise ProviderError(f"model {name!r}: {why}", code="model")
-    facts = models.CHAT if isinstance(provider, OpenAIChat) else ()
+    facts = provider.facts if isinstance(provider, Lister) else ()
     return provider, models.known_as(model, known, facts)
 
 
@@ -89,7 +89,7 @@ async def refresh(
     """
     failed: dict[str, str] = {}
 
-    async def ask(provider: OpenAIChat) -> None:
+    async def ask(provider: Lister) -> None:
         try:
             await list_models(provider, http, limit)
         except ProviderError as error:
@@ -97,7 +97,7 @@ async def refresh(
 
     async with asyncio.TaskGroup() as group:
         for name, provider in providers.items():
-            if isinstance(provider, OpenAIChat) and provider.lists:
+            if isinstance(provider, Lister) and provider.lists:
                 group.create_task(ask(provider), name=f"models of {name}")
     return failed
 
