@@ -322,7 +322,7 @@ async def serve(port: int, check: Check, record: IO[bytes] | None, until_eof: bo
 def main() -> None:
     """The script's entry."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from tests.wire_checks import check_messages
+    from daemon.provider.rules_messages import problems
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
@@ -330,7 +330,7 @@ def main() -> None:
     parser.add_argument("--until-eof", action="store_true", help="end when stdin is closed")
     given = parser.parse_args()
     record = open(given.record, "ab") if given.record else None  # noqa: SIM115 - open as long as the process
-    asyncio.run(serve(given.port, check_messages, record, given.until_eof))
+    asyncio.run(serve(given.port, problems, record, given.until_eof))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import msgspec
 
 from daemon.chain import GO_ON, Call, Media, Part, Raw, Result, Text, Turn
 from daemon.provider import anthropic_blocks as blocks
-from daemon.provider import budget, errors, models, patch, repair
+from daemon.provider import budget, errors, models, patch, repair, rules_messages
 from daemon.provider.base import (
     DEFAULT_OUTPUT,
     Decoder,
@@ -94,6 +94,9 @@ class Anthropic:
 
     def check_params(self, params: Mapping[str, Any]) -> str:
         return patch.refused(params, OWNED)
+
+    def problems(self, request: Request) -> list[str]:
+        return rules_messages.problems(request.body)
 
     def models(self) -> Sequence[Model]:
         return self._known

@@ -223,6 +223,10 @@ class Provider(Protocol):
         """Why these params cannot be used (a field that the harness owns), empty when they can."""
         ...
 
+    def problems(self, request: Request) -> list[str]:
+        """What this wire's rules say against a request; empty: it would be accepted."""
+        ...
+
     def models(self) -> Sequence[Model]:
         """The models known to be served, best first."""
         ...

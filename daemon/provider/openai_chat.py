@@ -7,7 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from daemon.chain import GO_ON, Context, Text
-from daemon.provider import budget, chat, errors, listed, models, patch, repair
+from daemon.provider import budget, chat, errors, listed, models, patch, repair, rules_chat
 from daemon.provider.base import Decoder, Model, ProviderError, Query, Request, Transport, Wire
 from daemon.provider.chat_messages import Writer, tool
 from daemon.provider.quirks import Quirks, of_host, of_model
@@ -95,6 +95,10 @@ class OpenAIChat:
     def check_params(self, params: Mapping[str, Any]) -> str:
         return patch.refused(params, OWNED)
 
+    def problems(self, request: Request) -> list[str]:
+        model = msgspec.json.decode(request.body, type=_Named).model
+        return rules_chat.problems(request.body, of_model(self._quirks, model))
+
     def models(self) -> Sequence[Model]:
         """Those configured, then those that the server listed."""
         named = {model.name for model in self._known}
@@ -108,6 +112,12 @@ class OpenAIChat:
     def learn(self, answer: Any) -> None:
         """Take in what the server says of its models. Raises ValueError when it says nothing of that kind."""
         self._listed = listed.parse(answer)
+
+
+class _Named(msgspec.Struct):
+    """A request's body, of which only the model is read."""
+
+    model: str
 
 
 def at(url: str, path: str) -> str:

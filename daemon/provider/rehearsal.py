@@ -57,6 +57,9 @@ class Rehearsal:
     def check_params(self, params: Mapping[str, Any]) -> str:
         return patch.refused(params, OWNED)
 
+    def problems(self, request: Request) -> list[str]:
+        return self._wire.problems(request)
+
     def models(self) -> Sequence[Model]:
         return self._models
 

@@ -113,6 +113,9 @@ class FakeProvider:
     def check_params(self, params: Mapping[str, Any]) -> str:
         return "field `messages` is the harness's own" if "messages" in params else ""
 
+    def problems(self, request: Request) -> list[str]:
+        return []
+
     def models(self) -> Sequence[Model]:
         return [Model("m", context=10_000, input=(TEXT,))]
 

@@ -9,10 +9,10 @@ import msgspec
 from PIL import Image
 
 from daemon.chain import Call, Context, Part, Raw, Result, Text, Turn
+from daemon.provider import rules_messages
 from daemon.provider.anthropic import Anthropic
 from daemon.provider.base import Model, Query, Request, Tool, Wire
 from daemon.provider.messages import BLOCK
-from tests.wire_checks import check_messages
 
 MODEL = "claude-x"
 TOOL = Tool("run", "Run code.", {"type": "object", "properties": {}})
@@ -75,7 +75,7 @@ def compile_(
 def body(found: Context, **options: Any) -> dict[str, Any]:
     """The request's body, read back; it has passed the wire's rules."""
     request = compile_(found, **options)
-    assert check_messages(request.body) == []
+    assert rules_messages.problems(request.body) == []
     read: dict[str, Any] = msgspec.json.decode(request.body)
     return read
 

@@ -10,6 +10,7 @@ import pytest
 
 from daemon.chain import GO_ON, Context, Media, Raw, Turn, fold
 from daemon.protocol.records import draft
+from daemon.provider import rules_messages
 from daemon.provider.anthropic import Anthropic
 from daemon.provider.anthropic_blocks import NOTHING
 from daemon.provider.base import Model, Wire
@@ -34,7 +35,6 @@ from tests.daemon.provider.contexts import (
     user,
 )
 from tests.daemon.provider.recorded import Recording, blocks, decode
-from tests.wire_checks import check_messages
 
 THOUGHT = {"type": "thinking", "thinking": "Hm, ü😀 ", "signature": "c2ln+/=="}
 SERVER = {"type": "server_tool_use", "id": "srv1", "name": "web_search", "input": {"query": "x"}}
@@ -253,7 +253,7 @@ def test_own_blocks_go_back_byte_for_byte() -> None:
     parts = [Raw("anthropic", MODEL, BLOCK, body, "") for body in bodies]
     request = compile_(context(user("x"), assistant(*parts), user("y")))
     assert b",".join(bodies) in request.body
-    assert check_messages(request.body) == []
+    assert rules_messages.problems(request.body) == []
 
 
 def test_thinking_goes_back_to_the_model_that_signed_it_alone() -> None:
@@ -398,7 +398,7 @@ def test_the_bytes_before_a_mark_never_change_between_steps() -> None:
     wire, before = Wire(), b""
     for book in session(8):
         request = compile_(fold(book.records, "id").context(), wire=wire)
-        assert check_messages(request.body) == []
+        assert rules_messages.problems(request.body) == []
         assert compile_(fold(book.records, "id").context()).body == request.body, (
             "the same without the kept form"
         )

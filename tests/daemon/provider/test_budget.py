@@ -14,7 +14,6 @@ from daemon.provider.fitting import MAX_SIDE, heavy
 from daemon.provider.models import TEXT_AND_IMAGES
 from daemon.provider.openai_chat import OpenAIChat
 from tests.daemon.provider.contexts import TOOL, assistant, call, context, picture, unmarked, user
-from tests.wire_checks import check_chat, check_messages
 
 MODEL = Model("model-x", input=TEXT_AND_IMAGES)
 PNG = Media("image/png", picture())
@@ -32,9 +31,9 @@ def seen(result: str, image: Media = PNG) -> Result:
 
 
 def compile_(provider: Provider, turns: list[Turn], wire: Wire) -> bytes:
-    sent = provider.compile(Query(MODEL, context(*turns), [TOOL], {}, "s"), wire).body
-    assert (check_messages if isinstance(provider, Anthropic) else check_chat)(sent) == []
-    return unmarked(sent)
+    request = provider.compile(Query(MODEL, context(*turns), [TOOL], {}, "s"), wire)
+    assert provider.problems(request) == []
+    return unmarked(request.body)
 
 
 def shown(sent: bytes) -> int:

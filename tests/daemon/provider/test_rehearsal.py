@@ -10,14 +10,13 @@ from daemon.chain import Chain, fold
 from daemon.harness import prompt, tools
 from daemon.protocol import frames
 from daemon.protocol.records import CallBody, Record, WorkerRef, draft
-from daemon.provider import playing, script
+from daemon.provider import playing, rules_messages, script
 from daemon.provider.base import Block, Delta, Outcome, ProviderError, Query, Retry, Streamed, Wire
 from daemon.provider.http import stream
 from daemon.provider.models import find
 from daemon.provider.rehearsal import Rehearsal
 from daemon.provider.retry import RetryPolicy
 from tests.daemon.book import Book
-from tests.wire_checks import check_messages
 
 HELLO = frames.Hello(
     protocol=1,
@@ -67,7 +66,7 @@ class Session:
             find(self.model, self.provider.models()), self.chain.context(), tools.offered(""), {}, self.id
         )
         request = self.provider.compile(query, self.wire)
-        assert check_messages(request.body) == []
+        assert rules_messages.problems(request.body) == []
         async for event in stream(self.provider, request, policy=self.policy):
             yield event
 

@@ -3,8 +3,10 @@ from typing import Any
 
 import pytest
 
-from tests.wire_checks import check_chat
+from daemon.provider import rules_chat
+from daemon.provider.quirks import Quirks
 
+MISTRAL = Quirks(thinking="none", ids="short", bridge=True)
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 CALL: dict[str, Any] = {"id": "a", "type": "function", "function": {"name": "run", "arguments": "{}"}}
 CALLS: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [CALL]}
@@ -13,7 +15,7 @@ RESULT: dict[str, Any] = {"role": "tool", "tool_call_id": "a", "content": "done"
 
 def problems(*messages: dict[str, Any], mistral: bool = False) -> list[str]:
     body = {"model": "m", "stream": True, "messages": messages}
-    return check_chat(json.dumps(body).encode(), mistral=mistral)
+    return rules_chat.problems(json.dumps(body).encode(), MISTRAL if mistral else Quirks())
 
 
 def test_a_sound_chat_request_has_no_problem() -> None:
@@ -36,7 +38,7 @@ def test_a_sound_chat_request_has_no_problem() -> None:
         ((USER, {**CALLS, "tool_calls": []}, USER), "an empty list of calls"),
         ((USER, {"role": "assistant", "content": " "}, USER), "an answer of ' '"),
         ((USER, {"role": "assistant", "content": "x"}), "ends with a message of the assistant's"),
-        ((USER, CALLS, {**RESULT, "content": ""}), "blank content"),
+        ((USER, CALLS, {**RESULT, "content": ""}), "blank text"),
         (({"role": "user", "content": []},), "no content"),
         (
             ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},),
