@@ -1,6 +1,6 @@
 """The half of a decoder that every wire of event streams shares: cut the bytes, keep errors in order, see the end."""
 
-from typing import Final
+from typing import Final, Protocol
 
 from daemon.protocol.records import MAX_BODY
 from daemon.provider import errors, sse
@@ -9,16 +9,31 @@ from daemon.provider.base import Block, Event, ProviderError
 MAX_ANSWER: Final = 128 << 20  # bytes: some 1000 for each token of the longest answers there are
 
 
+class Parser(Protocol):
+    """Cuts a wire's bytes, in any pieces, into events."""
+
+    def feed(self, data: bytes) -> list[sse.Event]:
+        """The events that are complete by now. May raise sse.TooLong."""
+        ...
+
+    def end(self) -> list[sse.Event]:
+        """The bytes have ended: the event that was left open, if it counts."""
+        ...
+
+
 class StreamDecoder:
     """Feeds a wire's events to `_event`, which appends what they give; see `base.Decoder`.
 
-    `limit`: bytes of one event; `most`: of the answer, which is held until it is complete.
+    `limit`: bytes of one event; `most`: of the answer, which is held until it is complete; `parser`: cuts the bytes,
+    server-sent events by default.
 
     A wire counts its real events in `_events`, and sets `_done` when it has given its Outcome.
     """
 
-    def __init__(self, limit: int = sse.MAX_EVENT, most: int = MAX_ANSWER) -> None:
-        self._parser = sse.Parser(limit)
+    def __init__(
+        self, limit: int = sse.MAX_EVENT, most: int = MAX_ANSWER, parser: Parser | None = None
+    ) -> None:
+        self._parser: Parser = sse.Parser(limit) if parser is None else parser
         self._left = most
         self._events = 0
         self._done = False
