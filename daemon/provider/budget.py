@@ -27,13 +27,15 @@ def count(parts: Sequence[Part]) -> int:
     )
 
 
-def enter(context: Context, wire: Wire) -> None:
-    """Count what is new of a context; where its images are too many, decide which are left out from here on."""
+def enter(context: Context, wire: Wire, most: int = MAX_IMAGES, kept: int = KEPT) -> None:
+    """Count what is new of a context; where its images are more than `most`, decide which are left out from here on,
+    so that `kept` stay.
+    """
     settled = context.settled
     wire.images += (count(settled[index].parts) for index in range(len(wire.images), len(settled)))
     images = total(context, wire)
-    if images - wire.left_out > MAX_IMAGES:
-        _leave_out(wire, images - KEPT)
+    if images - wire.left_out > most:
+        _leave_out(wire, images - kept)
 
 
 def total(context: Context, wire: Wire) -> int:
@@ -41,9 +43,9 @@ def total(context: Context, wire: Wire) -> int:
     return sum(wire.images) + (count(context.last.parts) if context.last is not None else 0)
 
 
-def shrink(messages: Sequence[bytes], context: Context, wire: Wire) -> bool:
-    """Whether the messages are to be built anew, with half of their images, since they are too large."""
-    if sum(map(len, messages)) <= MAX_BYTES or wire.left_out >= (images := total(context, wire)):
+def shrink(messages: Sequence[bytes], context: Context, wire: Wire, most: int = MAX_BYTES) -> bool:
+    """Whether the messages are to be built anew, with half of their images, since they are over `most` bytes."""
+    if sum(map(len, messages)) <= most or wire.left_out >= (images := total(context, wire)):
         return False
     _leave_out(wire, wire.left_out + (images - wire.left_out + 1) // 2)
     return True

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import aiohttp
 
@@ -42,6 +42,15 @@ MIN_SECRET: Final = (
 POLICY: Final = RetryPolicy()
 
 
+@runtime_checkable
+class Signs(Protocol):
+    """A provider whose requests need something before each try that is good for a while only."""
+
+    async def sign(self, request: Request) -> Request:
+        """The request as it can be sent now. Raises ProviderError."""
+        ...
+
+
 def open_session() -> aiohttp.ClientSession:
     """A client for all providers: no limit on connections (each session has one at a time), no cookies; proxies as the
     environment names them.
@@ -72,14 +81,17 @@ async def stream(
     while True:
         tried += 1
         given = False
+        ready = request
         try:
-            async with aclosing(_once(provider, transport, request, policy)) as events:
+            if isinstance(provider, Signs):
+                ready = await provider.sign(request)
+            async with aclosing(_once(provider, transport, ready, policy)) as events:
                 async for event in events:
                     yield event
                     given = True
             return
         except ProviderError as error:
-            hidden = hide(error, request)
+            hidden = hide(error, ready)
         now = policy.clock()
         since = now if since is None else since
         wait = policy.wait(hidden, tried, now - since)
