@@ -82,7 +82,7 @@ class Starter:
                 stdout=log,
                 stderr=log,
                 pass_fds=[held],
-                start_new_session=True,
+                process_group=0,  # as mesh.handle has it
                 cwd="/",
                 env={"PATH": os.environ.get("PATH", os.defpath)},
             )

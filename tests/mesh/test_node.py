@@ -67,6 +67,15 @@ async def test_the_udp_socket_stays_in_the_namespace_of_the_host(star: Star) -> 
         assert hub._name not in star.lab.sh("hub", "ip -o link")
 
 
+async def test_a_helper_is_of_our_session_and_of_no_group_of_ours(star: Star) -> None:
+    """A Ctrl-C is for our group alone; what a session of its own costs is said in mesh.handle."""
+    async with star.hub_node() as hub:
+        parts = [hub.pid, *(engines(hub._name) if BACKEND == "wireguard-go" else [])]
+        assert {os.getsid(pid) for pid in parts} == {os.getsid(0)}
+        assert {os.getpgid(pid) for pid in parts} == {hub.pid}
+        assert hub.pid != os.getpgrp()
+
+
 async def test_a_peer_is_added_while_the_connection_of_another_goes_on(star: Star) -> None:
     first = star.worker("w1")
     async with star.hub_node() as hub, star.worker_node(first) as one, echoing(hub) as echo:
