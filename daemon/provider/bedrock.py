@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from daemon.chain import GO_ON, Context, Text
-from daemon.provider import budget, converse, converse_models, errors, patch, repair, rules_converse
+from daemon.provider import budget, converse, converse_errors, converse_models, patch, repair, rules_converse
 from daemon.provider.aws import Signer
 from daemon.provider.base import Decoder, Model, ProviderError, Query, Request, Transport, Wire
 from daemon.provider.converse_messages import Writer, message, past_tools, text, tool
@@ -116,7 +116,7 @@ class Bedrock:
         return converse.Decoder()
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-        return errors.classify(status, headers, body)
+        return converse_errors.refused(status, headers, body)
 
     def check_params(self, params: Mapping[str, Any]) -> str:
         return patch.refused(params, OWNED)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from daemon.protocol.records import JSON, NO_EXTRA, CallBody, Usage
-from daemon.provider import errors, eventstream, repair, sse
+from daemon.provider import converse_errors, errors, eventstream, repair, sse
 from daemon.provider.base import Block, Delta, End, Event, Outcome, ProviderError
 from daemon.provider.converse_pieces import Open
 from daemon.provider.decoding import MAX_ANSWER, StreamDecoder
@@ -28,21 +28,6 @@ ENDS: Final[dict[str, End]] = {
     "model_context_window_exceeded": "context",
 }
 MALFORMED: Final = frozenset({"malformed_tool_use", "malformed_model_output"})  # the model's own slip
-
-# The status that an exception would have had outside of a stream; a model's failure is no mistake of ours.
-STATUS: Final = {
-    "throttlingException": 429,
-    "modelNotReadyException": 429,
-    "serviceQuotaExceededException": 429,
-    "modelTimeoutException": 408,
-    "serviceUnavailableException": 503,
-    "internalServerException": 500,
-    "modelStreamErrorException": 500,
-    "modelErrorException": 500,
-    "validationException": 400,
-    "accessDeniedException": 403,
-    "resourceNotFoundException": 404,
-}
 
 
 class Decoder(StreamDecoder):
@@ -71,7 +56,7 @@ class Decoder(StreamDecoder):
         if found.kind == "error":
             raise errors.in_stream({"message": found.name, "status": 500})
         if found.kind == "exception":
-            raise _exception(found)
+            raise converse_errors.exception(found)
         if found.kind != "event":
             return  # a later version's
         try:
@@ -178,19 +163,6 @@ class Decoder(StreamDecoder):
             end = "calls"  # some models end a turn with calls as any other
         given.append(Outcome(usage, self._stop, end, self._model, self._detail))
         self._done = True
-
-
-def _exception(frame: Frame) -> ProviderError:
-    try:
-        said = repair.loads(frame.data)
-    except ValueError:
-        said = None
-    fields = said if isinstance(said, dict) else {"message": frame.data.decode("utf-8", "replace")}
-    message = str(fields.get("message") or fields.get("Message") or frame.name)
-    if isinstance(original := fields.get("originalMessage"), str) and original not in message:
-        message = f"{message}: {original}"
-    status = STATUS.get(frame.name[:1].lower() + frame.name[1:], 500)
-    return errors.in_stream({"message": repair.text(message), "type": frame.name, "status": status})
 
 
 def _index(event: dict[str, Any]) -> int:
