@@ -60,10 +60,12 @@ OVERFLOW: Final = re.compile(
 HISTORY: Final = re.compile(
     r"tool_use\W.{0,30}ids were found|tool_result|tool_use_id|no tool output found|tool_call_ids?\b|tool calls? must be"
     r"|function call turn|function response|roles must alternate|unexpected role"
+    r"|thought.?signature|ending with a model turn|multiturn requests"
     r"|reasoning_content.{0,60}(passed back|missing)|missing .{0,3}reasoning_content"
     r"|thinking.{0,20}blocks?.{0,60}(modified|signature)",
     re.IGNORECASE,
 )
+NONE_AT_ALL: Final = re.compile(r"limit: 0\b")  # of Google's quotas, for models that a plan does not have
 ASKED: Final = re.compile(
     r"(?:retry|try again) (?:in|after) ((?:\d+(?:\.\d+)?\s?(?:ms|m|h|s)[a-z]*\s?)+)", re.IGNORECASE
 )
@@ -133,6 +135,8 @@ def not_a_stream(headers: Mapping[str, str], body: bytes) -> ProviderError:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         value = None
+    if isinstance(value, list) and value:
+        value = value[0]  # Gemini's list
     if isinstance(value, dict) and value.get("error"):
         return in_stream(value["error"])
     what = headers.get("content-type", "").partition(";")[0]
@@ -173,6 +177,8 @@ def _class(status: int, said: Said, wait: float | None) -> str:
     everything = f"{said.words} {said.message}"
     if status == 401 or "api_key_invalid" in said.words:
         return "auth"
+    if status == 429 and _spent(said):
+        return "billing"
     if status == 429 and wait is not None:
         return "rate_limit"  # whatever it calls itself, it says when to come back
     broke = BROKE.search(said.words) or NO_CREDIT.search(said.message)
@@ -253,6 +259,21 @@ def _asked(said: Said) -> float | None:
     if match := ASKED.search(said.message):
         waits.append(_span(match[1]))
     return _longest(*waits)
+
+
+def _spent(said: Said) -> bool:
+    """Whether Google's quota of a day is used up, or is none at all; the wait it names then is that of another one."""
+    details = said.error.get("details")
+    broken = [
+        item.get("quotaId")
+        for detail in (details if isinstance(details, list) else ())
+        if isinstance(detail, dict) and isinstance(found := detail.get("violations"), list)
+        for item in found
+        if isinstance(item, dict)
+    ]
+    return any("PerDay" in str(quota) for quota in broken) or bool(
+        broken and NONE_AT_ALL.search(said.message)
+    )
 
 
 def _span(text: str) -> float | None:

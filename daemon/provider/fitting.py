@@ -31,10 +31,13 @@ def fits(data: bytes, image: Image) -> bool:
     return 4 * -(-len(data) // 3) <= MAX_BASE64 and max(image.width, image.height) <= MAX_SIDE
 
 
-def fitted(data: bytes) -> Fitted:
-    """The image in `data`, made smaller where it has to be: then this takes up to a second. Raises BadImage."""
+def fitted(data: bytes, *, moving: bool = True) -> Fitted:
+    """The image in `data`, made smaller where it has to be: then this takes up to a second. Raises BadImage.
+
+    `moving`: a GIF may stay one; else its first picture is taken.
+    """
     image = inspect(data)
-    if fits(data, image):
+    if fits(data, image) and (moving or image.type != "image/gif"):
         return Fitted(image, data)
     if image.width * image.height > MAX_PIXELS:
         raise BadImage(f"it is {image.width} by {image.height} pixels, too large to be made smaller")
