@@ -25,13 +25,17 @@ class Media(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """A tool call as the provider sent it; `arguments` may not be valid JSON. `extra`: raw JSON it wants back."""
+    """A tool call as the provider sent it; `arguments` may not be valid JSON. `extra`: raw JSON it wants back.
+
+    `model`: the one that made it, for what only that may be sent.
+    """
 
     id: str
     name: str
     arguments: str
     extra: bytes
     provider: str
+    model: str = ""
 
 
 class Result(Struct, frozen=True):
@@ -124,7 +128,8 @@ def answer(blocks: Iterable[tuple[Record, CallBody | None]], step: Header) -> tu
     for block, call in blocks:
         header, provider = block.header, block.header.provider or step.provider
         if call is not None:
-            parts.append(Call(header.id, call.name, call.arguments, bytes(call.extra), provider))
+            extra = bytes(call.extra)
+            parts.append(Call(header.id, call.name, call.arguments, extra, provider, step.model))
         elif header.kind == "thinking":
             parts.append(Raw(provider, step.model, header.type, block.body, ""))
         elif not records.essence(header.type).startswith("text/"):

@@ -318,7 +318,7 @@ def test_what_an_answer_holds_keeps_its_order_and_its_bytes(book: Book) -> None:
         Raw("anthropic", "m1", THINKING, b'{"thinking": "h\xc3\xa9", "signature":"="}', ""),
         Text("  spaced  "),
         Raw("anthropic", "m1", "application/x-text+json", b'{"text":"cited","citations":[]}', "cited"),
-        Call("c1", "run", '{"broken', b'{"signature": 1}', "google"),
+        Call("c1", "run", '{"broken', b'{"signature": 1}', "google", "m1"),
     )
 
 
@@ -772,7 +772,7 @@ def test_a_summary_while_calls_run_leaves_them_their_results(book: Book, at: int
     book.result("c1", "one")
     assert said(book) == [
         ("what was before",),
-        ("calling", Call("c1", "run", "{}", b"", "rehearsal"), Call("c2", "run", "{}", b"", "rehearsal")),
+        ("calling", *(Call(id, "run", "{}", b"", "rehearsal", "tour") for id in ("c1", "c2"))),
         (("c1", "one"), ("c2", "two")),
     ]
     book.answer("s2")
