@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from asyncio import StreamReader, StreamWriter
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -13,13 +14,17 @@ import structlog
 from msgspec.structs import replace
 
 from daemon import release as release_of_this
+from daemon.anteroom import Anteroom
 from daemon.api import listening
 from daemon.protocol import dialing, frames
 from daemon.protocol.dialing import Greeting
 from daemon.release import Wheel, WheelError
 from daemon.worker.keeper import peer
 
-WAITING: Final = 64  # connections at once that have no name yet; more are closed
+MOST: Final = (
+    16  # connections of one worker at once: it has one, one or two more for an update, and some that it lost
+)
+CROWD_EVERY: Final = 60.0  # seconds between two words on connections that were closed for want of a place
 HANG_UP: Final = 0.5  # seconds for workers to hear that this daemon goes
 CLOSE_WAIT: Final = 2.0  # seconds for a refusal to be taken up
 TAKEN: Final = 64 << 10  # bytes taken at once of what a refused one sends
@@ -144,7 +149,9 @@ class Door:
         self._workers = workers
         self._offer = offer
         self._group = group
-        self._waiting = 0
+        self._waiting: Anteroom[StreamWriter] = Anteroom()
+        self._named: Counter[str] = Counter()  # connections by the worker's name
+        self._told = -CROWD_EVERY
         self._writers: set[StreamWriter] = set()
         self._fewer = asyncio.Event()
 
@@ -172,18 +179,32 @@ class Door:
             server.close()
 
     def _dialed(self, reader: StreamReader, writer: StreamWriter) -> None:
-        if self._waiting >= WAITING:
-            log.warning("a worker's connection was closed: too many wait to be admitted", waiting=WAITING)
-            writer.transport.abort()
-            return
-        self._waiting += 1
+        address = _address(writer)
+        if (goes := self._waiting.enter(address, writer)) is not None:
+            self._tell_of_a_crowd(_address(goes))
+            goes.transport.abort()
+            if goes is writer:
+                return
         self._group.create_task(self._guarded(reader, writer), name="worker's connection")
+
+    def _tell_of_a_crowd(self, address: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._told + CROWD_EVERY:  # who dials without end is not to fill the log
+            self._told = now
+            log.warning(
+                "connections are closed: too many wait to be admitted", most_of=address or "this machine"
+            )
 
     async def _guarded(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._writers.add(writer)
         try:
             if (said := await self._admitted(reader, writer)) is not None:
-                await self._received(said, reader, writer)
+                self._named[said.name] += 1
+                try:
+                    await self._received(said, reader, writer)
+                finally:
+                    self._named[said.name] -= 1
+                    self._named += Counter()  # without those that have none
         except NotAdmitted as refused:
             log.warning("a worker was not admitted", why=str(refused))
         except Exception:  # the one around one connection: its fault must not end the others
@@ -199,13 +220,15 @@ class Door:
             sock = writer.get_extra_info("socket")
             said = await _greeting(reader, await self._admission.admit(sock))
             self._admission.check(sock, said.name)
+            if self._named[said.name] >= MOST:
+                raise NotAdmitted(f"worker {said.name} has {MOST} connections already")
             return said
         except NotAdmitted as refused:
             log.warning("a worker was not admitted", why=str(refused))
             await _last_word(reader, writer, dialing.refusal(str(refused)))
             return None
         finally:
-            self._waiting -= 1
+            self._waiting.leave(_address(writer), writer)
 
     async def _received(self, said: Greeting, reader: StreamReader, writer: StreamWriter) -> None:
         """Do what the connection is for. One that does not say its release is the pool's to judge, by its hello."""
@@ -261,6 +284,12 @@ class Door:
                 "a worker did not take this release", worker=said.name, why=str(error) or "it stood still"
             )
             writer.transport.abort()
+
+
+def _address(writer: StreamWriter) -> str:
+    """Where a connection comes from, empty for one of this machine's."""
+    peername = writer.get_extra_info("peername")
+    return str(peername[0]) if isinstance(peername, tuple) else ""
 
 
 async def _greeting(reader: StreamReader, name: str) -> Greeting:

@@ -18,6 +18,7 @@ import pytest
 
 from daemon import admission
 from daemon.admission import Door, NotAdmitted, Offer, OwnWord, Registered, on_unix
+from daemon.anteroom import Anteroom
 from daemon.api.listening import ListenError
 from daemon.protocol import dialing, frames
 from daemon.release import Wheel, WheelError
@@ -34,6 +35,7 @@ class Served:
         self.notes: dict[str, str] = {}
         self.away: dict[str, str] = {}
         self.failing = False
+        self.came = asyncio.Event()
 
     def note(self, name: str, text: str) -> None:
         self.notes[name] = text
@@ -43,6 +45,7 @@ class Served:
 
     async def serve(self, name: str, reader: StreamReader, writer: StreamWriter) -> None:
         self.names.append(name)
+        self.came.set()
         if self.failing:
             raise ValueError("a fault")
         writer.write(await reader.readuntil(b"\n"))
@@ -261,7 +264,7 @@ async def test_a_fault_in_one_connection_ends_that_one_alone(folder: Path) -> No
 async def test_too_many_without_a_name_are_closed_and_others_get_in_afterwards(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "WAITING", 2)
+    monkeypatch.setattr(admission, "Anteroom", lambda: Anteroom(all=2))
     served = Served()
     async with opened(folder / "w.sock", served) as path:
         waiting = [await asyncio.open_unix_connection(str(path)) for _ in range(2)]
@@ -275,6 +278,52 @@ async def test_too_many_without_a_name_are_closed_and_others_get_in_afterwards(
             writer.close()
         assert await said(path, greets("b") + b"x\n") == b"x\n"
     assert served.names == ["a", "a", "b"]
+
+
+async def test_a_machine_that_dials_without_end_takes_no_other_ones_place(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "Anteroom", lambda: Anteroom(all=8, each=4))
+    served = Served()
+    hosts = {f"127.0.0.{number}": f"gpu-{number}" for number in range(2, 6)}
+    async with in_the_mesh(served, hosts, folder) as port:
+        silent = [
+            await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+            for _ in range(10)
+            for host in ("127.0.0.2", "127.0.0.3")  # they have all the places between them
+        ]
+        patient = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.4", 0))
+        assert await dialed(port, "127.0.0.5", greets("a") + b"x\n") == b"x\n"
+        patient[1].write(greets("a") + b"y\n")
+        assert await patient[0].read() == b"y\n"
+        last, _ = silent[-1]
+        assert not last.at_eof(), "its newest connection is the one that is kept"
+        for _, writer in [*silent, patient]:
+            writer.close()
+    assert served.names == ["gpu-5", "gpu-4"]
+
+
+async def test_a_worker_has_so_many_connections_and_no_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "MOST", 2)
+    served = Served()
+    hosts = {"127.0.0.2": "gpu-2", "127.0.0.3": "gpu-3"}
+    async with in_the_mesh(served, hosts, folder) as port:
+        held = []
+        for _ in range(2):
+            held.append(await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)))
+            served.came.clear()
+            held[-1][1].write(greets("a"))
+            await served.came.wait()
+        refused = await dialed(port, "127.0.0.2", greets("a"))
+        assert dialing.reason_of(refused) == "worker gpu-2 has 2 connections already"
+        assert await dialed(port, "127.0.0.3", greets("a") + b"x\n") == b"x\n"
+        held[0][1].write(b"x\n")
+        assert await held[0][0].read() == b"x\n"
+        assert await dialed(port, "127.0.0.2", greets("a") + b"y\n") == b"y\n", "one has ended"
+        for _, writer in held:
+            writer.close()
 
 
 async def test_a_socket_that_was_left_is_replaced_and_one_that_is_in_use_is_not(folder: Path) -> None:
