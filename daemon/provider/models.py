@@ -69,6 +69,35 @@ CHAT: Final = (
 )
 OPENAI: Final = CHAT[:13]  # that OpenAI itself serves
 
+
+def gemini(name: str, context: int, output: int) -> Model:
+    """One of Google's that see."""
+    return Model(name, context, output, TEXT_AND_IMAGES)
+
+
+# Best first.
+GOOGLE: Final = tuple(
+    gemini(name, 1_048_576, 65_536)
+    for name in (
+        "gemini-3.8-flash",
+        "gemini-3.1-pro-preview",
+        "gemini-3.1-pro-preview-customtools",
+        "gemini-3.7-flash",
+        "gemini-3.6-flash",
+        "gemini-3.5-flash",
+        "gemini-3.5-flash-lite",
+        "gemini-3.1-flash-lite",
+        "gemini-3-pro-preview",
+        "gemini-3-flash-preview",
+        "gemini-2.5-pro",
+        "gemini-2.5-flash",
+        "gemini-2.5-flash-lite",
+        "gemini-pro-latest",
+        "gemini-flash-latest",
+        "gemini-flash-lite-latest",
+    )
+)
+
 _DATE: Final = re.compile(r"-(latest|\d{8}|\d{4}-\d\d-\d\d)")
 
 
