@@ -14,6 +14,7 @@ from daemon.provider.quirks import Quirks, of_host, of_model
 
 URL: Final = "https://api.openai.com/v1"
 PATH: Final = "/chat/completions"
+RESPONSES: Final = "/responses"
 MODELS: Final = "/models"
 OWNED: Final = frozenset({"model", "messages", "tools", "stream", "n"})
 
@@ -121,7 +122,7 @@ class _Named(msgspec.Struct):
 
 
 def at(url: str, path: str) -> str:
-    """The address of one of a server's resources, from its root or from the address of its completions."""
+    """The address of one of a server's resources, from its root or from the address that it answers at."""
     parts = urlsplit(url)
-    root = parts.path.rstrip("/").removesuffix(PATH) or "/v1"
+    root = parts.path.rstrip("/").removesuffix(PATH).removesuffix(RESPONSES) or "/v1"
     return urlunsplit(parts._replace(path=root + path))
