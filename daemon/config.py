@@ -28,7 +28,12 @@ KEYS: Final[Mapping[str, str]] = {  # a provider whose key stands in the environ
     "google": "GEMINI_API_KEY",
     "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
 }
-URLS: Final[Mapping[str, str]] = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}
+ALSO: Final = {"GEMINI_API_KEY": "GOOGLE_API_KEY"}  # the vendor's own client takes either
+URLS: Final[Mapping[str, str]] = {
+    "anthropic": "ANTHROPIC_BASE_URL",
+    "openai": "OPENAI_BASE_URL",
+    "google": "GOOGLE_GEMINI_BASE_URL",
+}
 
 
 class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -349,12 +354,18 @@ def providers(
             entry,
             kind=kind,
             url=entry.url or environ.get(URLS.get(name, ""), ""),
-            key=entry.key or environ.get(KEYS.get(name, ""), ""),
+            key=entry.key or _key(name, environ),
         )
-    for name, variable in KEYS.items():
-        if name not in found and environ.get(variable):
-            found[name] = ProviderEntry(name, environ.get(URLS.get(name, ""), ""), environ[variable])
+    for name in KEYS:
+        if name not in found and (key := _key(name, environ)):
+            found[name] = ProviderEntry(name, environ.get(URLS.get(name, ""), ""), key)
     return found
+
+
+def _key(name: str, environ: Mapping[str, str]) -> str:
+    """A provider's key in the environment, empty where there is none."""
+    variable = KEYS.get(name, "")
+    return environ.get(variable, "") or environ.get(ALSO.get(variable, ""), "")
 
 
 def _stored(file: Path, warnings: list[str]) -> Mapping[str, Any]:

@@ -13,9 +13,10 @@ import msgspec
 from msgspec import structs
 
 from daemon.config import ConfigError, ProviderEntry
-from daemon.provider import anthropic, models, openai_chat, quirks, script
+from daemon.provider import anthropic, google, models, openai_chat, quirks, script
 from daemon.provider.anthropic import Anthropic
 from daemon.provider.base import Lister, Model, Provider, ProviderError
+from daemon.provider.google import Google
 from daemon.provider.listing import LIMIT, list_models
 from daemon.provider.openai_chat import OpenAIChat
 from daemon.provider.rehearsal import Rehearsal
@@ -44,6 +45,8 @@ def build(
                 built[name] = _anthropic(name, entry)
             case "openai-chat":
                 built[name] = _chat(name, entry, named if name == CHAT else "")
+            case "google":
+                built[name] = _google(name, entry)
             case "rehearsal":
                 built[name] = Rehearsal(script.names(folder), folder=folder, speed=_speed(env), name=name)
             case _:
@@ -173,6 +176,16 @@ def _anthropic(name: str, entry: ProviderEntry) -> Provider:
         raise ConfigError(f"{where}.quirks: a provider of kind anthropic has none; leave it out")
     known = _known(where, models.ANTHROPIC, entry)
     return Anthropic(name, url=url, key=key, headers=_headers(where, entry), known=known)
+
+
+def _google(name: str, entry: ProviderEntry) -> Provider:
+    where = f"providers.{name}"
+    url, key = _address(f"{where}.url", entry.url or google.URL), _sendable(f"{where}.key", entry.key)
+    if entry.quirks:
+        raise ConfigError(f"{where}.quirks: a provider of kind google has none; leave it out")
+    known = _known(where, models.GOOGLE, entry)
+    headers = _headers(where, entry)
+    return Google(name, url=url, key=key, headers=headers, known=known, lists=not entry.models)
 
 
 def _chat(name: str, entry: ProviderEntry, model: str) -> Provider:

@@ -116,6 +116,14 @@ def test_a_provider_whose_key_is_in_the_environment_needs_no_table(home: Path) -
     }
 
 
+def test_googles_key_has_two_names_of_which_the_first_wins(home: Path) -> None:
+    assert load(home, GOOGLE_API_KEY="b").providers == {"google": ProviderEntry("google", "", "b")}
+    both = load(home, GEMINI_API_KEY="a", GOOGLE_API_KEY="b", GOOGLE_GEMINI_BASE_URL="http://127.0.0.1:2")
+    assert both.providers == {"google": ProviderEntry("google", "http://127.0.0.1:2", "a")}
+    write(home, '[providers.google]\nurl = "http://file"\n')
+    assert load(home, GOOGLE_API_KEY="b").providers["google"] == ProviderEntry("google", "http://file", "b")
+
+
 def test_models_of_a_provider_have_limits(home: Path) -> None:
     write(home, '[providers.anthropic.models."claude-x"]\ncontext = 10\noutput = 5\n')
     assert load(home).providers["anthropic"].models["claude-x"].context == 10
