@@ -12,7 +12,7 @@ from daemon import config, release
 from daemon.allowance import Allowance
 from daemon.plain import line
 from daemon.verbs.reach import FAILED, OK, REFUSED, UNREACHABLE, USAGE, VerbError, say, say_json
-from daemon.verbs.worker import allowance, be, check_name, folder, the_one, those
+from daemon.verbs.worker import allowance, be, check_name, folder, the_one
 from daemon.worker import dropped, joining, keeper, member, station
 from daemon.worker.joining import JoinError, Membership, Token
 
@@ -92,11 +92,11 @@ def _as(user: str) -> int:
         raise VerbError(str(error), USAGE) from error
 
 
-def _only(environ: Mapping[str, str]) -> Path:
-    """The one scratch folder that is in a mesh. Raises VerbError."""
+def _only(environ: Mapping[str, str], none: str = NOBODYS) -> Path:
+    """The one scratch folder that is in a mesh. Raises VerbError; `none`: what it says where there is no such."""
     there = [path for path, _ in joining.joined(config.workers_folder(environ))]
     if not there:
-        raise VerbError(NOBODYS, USAGE)
+        raise VerbError(none, USAGE)
     if len(there) > 1:
         names = ", ".join(line(path.name) for path in there)
         raise VerbError(f"this machine is in several meshes: name one with --name: {names}", USAGE)
@@ -136,7 +136,9 @@ def _work(
 
 def leave(scratch: str, name: str, force: bool, purge: bool, environ: Mapping[str, str], json: bool) -> int:
     """Take this machine out of its harness's mesh, and end its worker and what runs there."""
-    found = the_one(scratch, name, environ) if scratch or name or len(those(environ)) == 1 else _only(environ)
+    found = (
+        the_one(scratch, name, environ) if scratch or name else _only(environ, "this machine is in no mesh")
+    )
     station.log_to_stderr()
     try:
         left, untold = asyncio.run(joining.leave(found, force))

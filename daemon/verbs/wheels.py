@@ -1,5 +1,6 @@
 """Fill the folder of wheels that machines install from when they join: this release and all that it needs."""
 
+import errno
 import importlib.metadata
 import os
 import platform
@@ -23,7 +24,13 @@ FOLDER: Final = "wheelhouse"  # in the data folder, where the daemon looks for i
 GLIBC: Final = (34, 31, 28, 17)
 SHOWN: Final = 12  # lines of pip's last words
 _PYTHON: Final = re.compile(r"3\.(1[1-9]|[2-9][0-9])")
-_ARCH: Final = re.compile(r"[a-z0-9_]{2,20}")
+# What `uname -m` says where there are wheels with glibc (PEP 600), which are what is asked for.
+ARCHS: Final = ("aarch64", "armv7l", "i686", "loongarch64", "ppc64le", "riscv64", "s390x", "x86_64")
+# Of what pip finds none that fits, in either of its ways to say so.
+_NONE: Final = re.compile(
+    r"^(?:ERROR: No matching distribution found for| +The user requested \(constraint\)) ([A-Za-z0-9._-]+)",
+    re.MULTILINE,
+)
 
 
 def fill(
@@ -37,9 +44,12 @@ def fill(
         if not _PYTHON.fullmatch(version):
             raise VerbError(f"--python {line(version)}: write a version from 3.11 on, such as 3.12", USAGE)
     for arch in archs:
-        if not _ARCH.fullmatch(arch):
-            raise VerbError(f"--arch {line(arch)}: write what `uname -m` says there, such as aarch64", USAGE)
+        if arch not in ARCHS:
+            raise VerbError(
+                f"--arch {line(arch)}: write what `uname -m` says there, one of {', '.join(ARCHS)}", USAGE
+            )
     folder = Path(into).expanduser() if into else config.load(environ).data / FOLDER
+    _check_folder(folder, "--into " if into else "the data folder's ")
     try:
         with tempfile.TemporaryDirectory(prefix="outrider-wheels-") as work:
             made = Path(work) / "made"
@@ -54,6 +64,8 @@ def fill(
                 _clear(folder, files)
     except release.WheelError as error:
         raise VerbError(str(error)) from error
+    except OSError as error:
+        raise VerbError(f"{line(str(error.filename or folder))}: {error.strerror}") from error
     total = sum(path.stat().st_size for path in files)
     if json:
         say_json({"folder": str(folder), "wheels": [path.name for path in files], "bytes": total})
@@ -64,6 +76,18 @@ def fill(
             "machines that join install from here from now on; make new tokens: lines of before do not know of it"
         )
     return OK
+
+
+def _check_folder(folder: Path, what: str) -> None:
+    """See that wheels can be put there, before they are fetched; nothing is left of it. Raises VerbError."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{there} is no folder")
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise VerbError(f"{what}{line(str(folder))} cannot be written: {error.strerror}", USAGE) from None
 
 
 def _targets(pythons: Sequence[str], archs: Sequence[str]) -> Iterator[list[str]]:
@@ -120,7 +144,9 @@ def _download(pip: Sequence[str], own: Path, into: Path, options: Sequence[str],
         env=os.environ | {"PYTHONWARNINGS": "ignore"},
     )
     if done.returncode:
-        raise VerbError(f"pip could not fetch them:\n{_last(done.stdout, SHOWN)}")
+        what = f"there is no wheel of {none[1]}{target}, or" if (none := _NONE.search(done.stdout)) else ""
+        why = f"{what} no index is reached" if what else "pip could not fetch them"
+        raise VerbError(f"{why}; pip's own words:\n{_last(done.stdout, SHOWN)}")
 
 
 def _installed() -> list[tuple[str, str]]:

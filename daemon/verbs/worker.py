@@ -208,11 +208,22 @@ def those(environ: Mapping[str, str]) -> list[Path]:
     """The scratch folders of all workers of this user. Raises VerbError where there is none."""
     base = config.workers_folder(environ)
     there = sorted(path for path in base.iterdir() if path.is_dir()) if base.is_dir() else []
-    if not there:
+    if not (workers := [path for path in there if _is_ones(path)]):
+        left = f" (what is left of others: {', '.join(line(path.name) for path in there)})" if there else ""
         raise VerbError(
-            f"no worker has ever worked in {safe(str(base))}: name its folder with --scratch", USAGE
+            f"no worker of this user is in {safe(str(base))}{left}: name another one's folder with --scratch"
         )
-    return there
+    return workers
+
+
+def _is_ones(scratch: Path) -> bool:
+    """Whether a folder is that of a worker, and not what one has left that is in no mesh any more."""
+    from daemon.worker import joining
+
+    try:
+        return (scratch / station.STATE).exists() or joining.stored(scratch) is not None
+    except joining.JoinError:
+        return True  # `status` says what is wrong with it
 
 
 def _member(name: str, environ: Mapping[str, str]) -> Path | None:

@@ -160,6 +160,8 @@ async def test_one_that_leaves_is_forgotten_and_joins_as_a_new_one(hub: Housed, 
     scratch = gpu.home / ".local/state/outrider/workers/gpu-1"
     assert not list((scratch / "mesh").glob("*.key"))
     assert (scratch / "runs").is_dir(), "journals stay"
+    none = await away(gpu.verb, "status")
+    assert (none.returncode, "what is left of others: gpu-1" in none.stderr) == (1, True)
     again = await away(gpu.verb, "leave")
     assert (again.returncode, "is in no mesh" in again.stderr) == (2, True)
     await away(gpu.start, await away(token, hub))

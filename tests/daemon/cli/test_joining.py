@@ -97,13 +97,20 @@ def test_a_new_token_is_alone_on_stdout_and_its_line_is_beside_it(said: Said, se
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90", 90), ("90s", 90), ("30m", 1800), ("5min", 300), ("12h", 43200), ("2w", 1209600)],
+    [("90s", 90), ("30m", 1800), ("5min", 300), ("12h", 43200), ("2w", 1209600)],
 )
 def test_a_tokens_time_is_written_as_people_write_it(text: str, seconds: int) -> None:
     assert joining.lifetime(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "0h", "-1h", "1.5h", "3x", "h", "9999w", "1h30m"])
+@pytest.mark.parametrize("text", ["5", " 86400 ", "0"])
+def test_a_time_without_a_unit_is_asked_for_one(text: str) -> None:
+    with pytest.raises(VerbError, match="say of what, as in") as told:
+        joining.lifetime(text)
+    assert told.value.code == 2
+
+
+@pytest.mark.parametrize("text", ["", "0h", "-1h", "1.5h", "3x", "h", "9999w", "1h30m"])
 def test_what_is_no_time_is_wrong_usage(text: str) -> None:
     with pytest.raises(VerbError, match="write a time such as 30m, 24h or 7d"):
         joining.lifetime(text)

@@ -74,8 +74,7 @@ def test_where_pip_finds_nothing_its_words_are_told_and_nothing_is_changed(here:
     (index / f"msgspec-{importlib.metadata.version('msgspec')}-py3-none-any.whl").unlink()
     done = here.outrider("wheelhouse")
     assert done.returncode == 1
-    assert "pip could not fetch them:" in done.stderr
-    assert "msgspec" in done.stderr
+    assert "there is no wheel of msgspec, or no index is reached; pip's own words:" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (here.data / "wheelhouse").exists()
 
@@ -97,6 +96,9 @@ def test_wheels_for_other_pythons_and_machines_are_asked_for_by_their_tags(here:
         (("--python", "3.9"), "--python 3.9: write a version from 3.11 on"),
         (("--python", "py312"), "--python py312: write a version"),
         (("--arch", "ARM; rm"), "--arch ARM; rm: write what `uname -m` says"),
+        (("--arch", "foo"), "--arch foo: write what `uname -m` says there, one of aarch64, armv7l"),
+        (("--into", "/dev/null/here"), "--into /dev/null/here cannot be written: /dev/null is no folder"),
+        (("--into", "/proc/here"), "--into /proc/here cannot be written: "),
     ],
 )
 def test_what_is_no_python_or_machine_is_wrong_usage(
@@ -105,3 +107,4 @@ def test_what_is_no_python_or_machine_is_wrong_usage(
     done = here.outrider("wheelhouse", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
+    assert "fetching" not in done.stderr, "it is told at once"
