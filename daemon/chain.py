@@ -1,5 +1,6 @@
 """Fold a session's records into its status, the context its next request is built from, and its totals."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
@@ -8,7 +9,7 @@ from msgspec import Struct
 
 from daemon import turns
 from daemon.protocol import records
-from daemon.protocol.records import CallBody, Config, Header, Record, Status, Usage
+from daemon.protocol.records import BANDS, UNCOUNTED, CallBody, Config, Header, Record, Spent, Status, Usage
 from daemon.turns import Call, Media, Part, Raw, Result, Text, Turn
 
 __all__ = [
@@ -78,6 +79,7 @@ class Chain:
         self.pauses = 0
         self.steps = 0
         self.pending_tokens = 0
+        self._spent: dict[tuple[str, str, int], Usage] = {}
         self.workers_shown = ""
         self.workers_looked: set[str] = set()  # names of those whose AGENTS.md files were looked for
         self.workers_had: set[str] = set()  # names of all that the session has or had
@@ -107,6 +109,11 @@ class Chain:
     def orphans(self) -> Sequence[Record]:
         """Call records closed by a step that have no result, oldest first."""
         return tuple(self._orphans.values())
+
+    @property
+    def spent(self) -> tuple[Spent, ...]:
+        """What all steps used, by model and length of prompt: what a cost is computed from."""
+        return tuple(Spent(*key, usage) for key, usage in self._spent.items())
 
     @property
     def status(self) -> Status:
@@ -208,6 +215,7 @@ class Chain:
         usage = header.usage or Usage()
         self.steps += 1
         self.usage += usage
+        self._spend(header, usage)
         if usage.prompt:
             self.prompt, self.answer = usage.prompt, usage.output
         else:  # a server that does not count: what it was sent, by our own estimate
@@ -222,6 +230,13 @@ class Chain:
             self._settle(header, said, blocks)
         # else what it saw is asked again, together with what comes next
         self.pending_tokens = sum(turns.tokens(record) for record in self._pending if record.n > header.upto)
+
+    def _spend(self, step: Header, usage: Usage) -> None:
+        band = bisect_left(BANDS, usage.prompt) if usage.prompt or usage.output else UNCOUNTED
+        again = step.broken
+        lost = Usage(usage.input * again, 0, usage.cache_read * again, usage.cache_write * again)
+        key = (step.provider, step.model, band)
+        self._spent[key] = self._spent.get(key, Usage()) + usage + lost
 
     def _settle(
         self, step: Header, said: tuple[Part, ...], blocks: Iterable[tuple[Record, CallBody | None]]

@@ -36,12 +36,25 @@ URLS: Final[Mapping[str, str]] = {
 }
 
 
+Dollars = Annotated[float, Meta(ge=0, le=1_000_000)]
+
+
+class PriceEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`price` of a model: US dollars for a million tokens. A cache's prices are `input`'s where they are left out."""
+
+    input: Dollars
+    output: Dollars
+    cache_read: Dollars | None = None
+    cache_write: Dollars | None = None
+
+
 class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`[providers.NAME.models.MODEL]`: limits in tokens (0: not known) and media types of input it takes."""
+    """`[providers.NAME.models.MODEL]`: limits in tokens (0: not known), media types of input it takes, its price."""
 
     context: Annotated[int, Meta(ge=0)] = 0
     output: Annotated[int, Meta(ge=0)] = 0
     input: tuple[str, ...] = ()
+    price: PriceEntry | None = None
 
 
 class ProviderEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

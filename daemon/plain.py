@@ -137,6 +137,13 @@ def tokens(number: int) -> str:
     return f"{number / 1000:.0f}k" if number < 1_000_000 else f"{number / 1_000_000:.1f}M"
 
 
+def dollars(amount: float | None) -> str:
+    """An estimate of a cost, `~$0.42`; empty where it is not known, or nothing."""
+    if not amount:
+        return ""
+    return f"~${amount:,.2f}" if amount >= 0.1 else f"~${amount:.4f}" if amount >= 0.0001 else "<$0.0001"
+
+
 def seconds(time: float) -> str:
     """A duration for people."""
     if time < 60:

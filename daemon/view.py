@@ -262,8 +262,10 @@ def _config(record: Record) -> Item:
 
 def limits_in_words(config: Config) -> str:
     """The limits of a session in words, empty where it has none."""
-    found = msgspec.structs.asdict(config.limits)
-    return ", ".join(f"{value:,.10g} {name}" for name, value in found.items() if value)
+    found = {name: value for name, value in msgspec.structs.asdict(config.limits).items() if value}
+    return ", ".join(
+        f"${value:,.10g}" if name == "cost" else f"{value:,.10g} {name}" for name, value in found.items()
+    )
 
 
 class Streamed(Struct):

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import structs
 
-from daemon.harness import tools
+from daemon.harness import limits, tools
 from daemon.harness.errors import Invalid
 from daemon.harness.step import Models
 from daemon.protocol import api
@@ -75,9 +75,10 @@ def check(config: Config, models: Models) -> Model:
         raise Invalid(str(error)) from error
     if why := provider.check_params(config.params):
         raise Invalid(f"params: {why}")
-    for name in ("cost", "ttl"):
-        if getattr(config.limits, name):
-            raise Invalid(f"limits.{name}: this release keeps no such limit; leave it out")
+    if config.limits.cost and known.price is None:
+        raise Invalid(f"limits.cost: it could not be kept: {limits.unpriced(config.model)}, or leave it out")
+    if config.limits.ttl:
+        raise Invalid("limits.ttl: this release keeps no such limit; leave it out")
     return known
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import aiohttp
 import structlog
 
-from daemon.harness import configs, posts, prompt
+from daemon.harness import configs, costs, posts, prompt
 from daemon.harness.changes import WORKERS, Changed
 from daemon.harness.copies import Copies
 from daemon.harness.counts import Counts
@@ -67,6 +67,7 @@ class Harness:
         self._group = group
         self._counts = counts or Counts()
         self._environments = Environments(pool, group, clock, data / FILE if data else None)
+        cost = costs.of(models)
         self._stepper = Stepper(
             pool=pool,
             models=models,
@@ -76,8 +77,9 @@ class Harness:
             clock=clock,
             counts=self._counts,
             environments=self._environments,
+            cost=cost,
         )
-        self._sessions = Sessions(store, release, self._counts)
+        self._sessions = Sessions(store, release, self._counts, cost)
         self._copies = Copies(pool, group, self._sessions.log)
         self._started = clock()
         self.ready = False

@@ -10,6 +10,7 @@ from typing import Final
 from daemon.chain import Chain
 from daemon.protocol import api
 from daemon.protocol.records import BadRecord, Config, Record, Status
+from daemon.provider import prices
 from daemon.statefile import blocks
 from daemon.statefile.descriptors import FLAGS
 from daemon.statefile.errors import Damage
@@ -30,6 +31,7 @@ def describe(
     *,
     stepping: bool = False,
     readable: int | None = None,
+    cost: prices.Costs = prices.unknown,
 ) -> api.Info:
     """What the API says about a session of these records, of which `readable` may be read by now."""
     status: Status = "stepping" if stepping else chain.status
@@ -46,11 +48,12 @@ def describe(
         usage=chain.usage,
         title=chain.title,
         from_=origin,
+        cost=cost(chain.spent) if chain.spent else None,
         damage="" if damage is None else f"record {damage.n} at byte {damage.offset}: {damage.reason}",
     )
 
 
-def read(store: Store, ids: Iterable[str]) -> dict[str, Row | None]:
+def read(store: Store, ids: Iterable[str], cost: prices.Costs = prices.unknown) -> dict[str, Row | None]:
     """What these sessions' files say, None for one that is not there. Blocks.
 
     One that cannot be read for now, because the process has run out of descriptors or memory, is left out.
@@ -58,7 +61,7 @@ def read(store: Store, ids: Iterable[str]) -> dict[str, Row | None]:
     rows: dict[str, Row | None] = {}
     for id in ids:
         try:
-            rows[id] = _read(store, id)
+            rows[id] = _read(store, id, cost)
         except FileNotFoundError:
             rows[id] = None
         except OSError as error:
@@ -76,7 +79,7 @@ def fold(chain: Chain, records: Iterable[Record]) -> BadRecord | None:
     return None
 
 
-def _read(store: Store, id: str) -> Row:
+def _read(store: Store, id: str, cost: prices.Costs) -> Row:
     """Raises FileNotFoundError; OSError of PASSING."""
     path = store.path(id)
     try:
@@ -85,18 +88,21 @@ def _read(store: Store, id: str) -> Row:
         if error.errno in PASSING:
             raise
         there = os.stat(path)
-        return _row(store, id, there, Chain(), unreadable(error).damage)
+        return _row(store, id, there, Chain(), unreadable(error).damage, cost)
     try:
         there = os.fstat(fd)
         found = scan_fd(fd) if stat.S_ISREG(there.st_mode) else irregular()
         chain = Chain()
-        return _row(store, id, there, chain, _fold(chain, fd, found) or found.damage)
+        return _row(store, id, there, chain, _fold(chain, fd, found) or found.damage, cost)
     finally:
         os.close(fd)
 
 
-def _row(store: Store, id: str, there: os.stat_result, chain: Chain, damage: Damage | None) -> Row:
-    return Row(there.st_size, there.st_mtime_ns, describe(id, chain, damage, store.origin(id)))
+def _row(
+    store: Store, id: str, there: os.stat_result, chain: Chain, damage: Damage | None, cost: prices.Costs
+) -> Row:
+    info = describe(id, chain, damage, store.origin(id), cost=cost)
+    return Row(there.st_size, there.st_mtime_ns, info, chain.spent)
 
 
 def _fold(chain: Chain, fd: int, found: Scan) -> Damage | None:

@@ -5,23 +5,63 @@ from datetime import datetime
 from daemon.chain import Chain
 from daemon.protocol import records
 from daemon.protocol.records import Config
+from daemon.provider import prices
 from daemon.provider.base import Model
 
 
-def reached(chain: Chain, config: Config, model: Model, now: datetime) -> str:
+def reached(
+    chain: Chain,
+    config: Config,
+    model: Model,
+    now: datetime,
+    cost: prices.Costs = prices.unknown,
+) -> str:
     """The sentence that names the limit, empty when a request may be sent."""
     limits = config.limits
     context = config.context or model.context
-    need = chain.prompt + chain.answer + chain.pending_tokens
-    if context and need > context:
+    if context and (need := estimated(chain)) > context:
         return f"past the context limit: the next request would hold about {need} tokens of {context}"
     if limits.steps and chain.steps >= limits.steps:
         return f"limits.steps is reached: {chain.steps} of {limits.steps} steps"
     used = chain.usage.prompt + chain.usage.output
     if limits.tokens and used >= limits.tokens:
         return f"limits.tokens is reached: {used} of {limits.tokens} tokens"
+    if limits.cost and (why := _cost(chain, config, model, cost)):
+        return why
     created = records.instant(chain.created) if limits.seconds else None
     seconds = (now - created).total_seconds() if created else 0.0
     if limits.seconds and seconds >= limits.seconds:
         return f"limits.seconds is reached: {seconds:.0f} of {limits.seconds:g} s"
     return ""
+
+
+def estimated(chain: Chain) -> int:
+    """About how many tokens the next request would hold."""
+    return chain.prompt + chain.answer + chain.pending_tokens
+
+
+def _cost(chain: Chain, config: Config, model: Model, cost: prices.Costs) -> str:
+    """What a limit of cost says: also where it could not be kept, since nobody knows what the steps cost."""
+    limit = config.limits.cost
+    if model.price is None:
+        return f"limits.cost cannot be kept: {unpriced(config.model)}"
+    spent = cost(chain.spent)
+    if spent is None:
+        parts = dict.fromkeys(
+            f"{part.provider}/{part.model}" for part in chain.spent if cost((part,)) is None
+        )
+        return (
+            f"limits.cost cannot be kept: what the steps with {', '.join(parts)} cost is not known, for want of a "
+            "price or of the server's counts; take the limit out to go on"
+        )
+    return f"limits.cost is reached: about ${spent:.4f} of ${limit:g}" if spent >= limit else ""
+
+
+def unpriced(name: str) -> str:
+    """Why there is no price of a model, `provider/model`, and what to do."""
+    provider, _, model = name.partition("/")
+    table = f'[providers.{provider}.models."{model}"]'
+    return (
+        f"no price of {name} is known; write price = {{ input = …, output = … }}, dollars for a million tokens, "
+        f"into {table} of outrider.toml"
+    )

@@ -15,6 +15,7 @@ from daemon.harness.live import LiveReaders
 from daemon.harness.session import Session
 from daemon.protocol import api
 from daemon.protocol.records import Status
+from daemon.provider import prices
 from daemon.statefile.errors import Damage, StateFileError
 from daemon.statefile.index import Note, Row
 from daemon.statefile.store import Store
@@ -33,10 +34,13 @@ class Sessions:
     memory counts. A touched session that is not in memory is read from its file before the next list.
     """
 
-    def __init__(self, store: Store, release: str, counts: Counts) -> None:
+    def __init__(
+        self, store: Store, release: str, counts: Counts, cost: prices.Costs = prices.unknown
+    ) -> None:
         self._store = store
         self._counts = counts
-        self._index = store.index(release)
+        self._cost = cost
+        self._index = store.index(release, cost)
         self.changes = Changes()
         self.kept = KEPT
         self.looked = (
@@ -153,6 +157,7 @@ class Sessions:
             session.origin,
             stepping=session.stepping,
             readable=session.log.durable_n,
+            cost=self._cost,
         )
 
     async def close(self) -> None:
@@ -211,7 +216,7 @@ class Sessions:
         log = session.log
         if session.id in self._touched and not session.stepping and not log.broken and log.n == log.durable_n:
             self._touched.discard(session.id)
-            self._notes[session.id] = Note(log.span(log.n)[1], self.describe(session))
+            self._notes[session.id] = Note(log.span(log.n)[1], self.describe(session), session.chain.spent)
             if self._writer is None:
                 loop = asyncio.get_running_loop()
                 self._writer = loop.create_task(self._write(), name="notes for the index")
@@ -246,7 +251,7 @@ class Sessions:
     async def _read(self, ids: Sequence[str]) -> Mapping[str, Row | None]:
         """Read these sessions' files into the index. The mark goes first, so that a write in between marks it anew."""
         self._touched.difference_update(id for id in ids if id not in self._loaded)
-        rows = await asyncio.to_thread(infos.read, self._store, ids)
+        rows = await asyncio.to_thread(infos.read, self._store, ids, self._cost)
         await self._index.put(rows)
         for id, row in rows.items():
             if row is None and (session := self._loaded.get(id)) is not None and not session.busy:

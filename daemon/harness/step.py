@@ -19,6 +19,7 @@ from daemon.harness.session import Session
 from daemon.pool import Pool
 from daemon.protocol import api, records
 from daemon.protocol.records import Config, Record, Status, draft, error_draft
+from daemon.provider import prices
 from daemon.provider.base import (
     Block,
     Delta,
@@ -72,7 +73,9 @@ class Stepper:
         clock: Callable[[], datetime],
         counts: Counts,
         environments: Environments,
+        cost: prices.Costs = prices.unknown,
     ) -> None:
+        self._cost = cost
         self._pool = pool
         self._models = models
         self._http = http
@@ -97,7 +100,7 @@ class Stepper:
             config = session.config
             provider, model = self._models.resolve(config.model)
             await self._introduce(session, config)
-            if over := limits.reached(chain, config, model, self._clock()):
+            if over := limits.reached(chain, config, model, self._clock(), self._cost):
                 raise ProviderError(over, code="limit")
             await self._ask(session, config, provider, model)
         except ProviderError as error:
@@ -117,7 +120,7 @@ class Stepper:
         query = Query(model, context, offered, config.params, session.id)
         request = await compiled(provider, query, session.wire)
         sent = self._clock()
-        step_id, blocks, outcome = await self._receive(session, provider, request)
+        step_id, blocks, outcome, broken = await self._receive(session, provider, request)
         closing = draft(
             "step",
             id=step_id,
@@ -131,18 +134,20 @@ class Stepper:
             cache=request.marks,
             stop=records.mend(outcome.stop)[:MAX_STOP],
             paused=outcome.end == "paused",
+            broken=broken,
         )
         await session.append(closing, *_about(session, outcome, blocks))
         self._counts.step(provider.name, outcome.usage)
 
     async def _receive(
         self, session: Session, provider: Provider, request: Request
-    ) -> tuple[str, Sequence[Record], Outcome]:
-        """The step's id, the blocks that count, each appended as it completed, and how the answer ended.
+    ) -> tuple[str, Sequence[Record], Outcome, int]:
+        """The step's id, the blocks that count, each appended as it completed, how the answer ended, and how many
+        answers broke off before it.
 
         Where a try broke off, the next one has a new id: what came before stays unclosed and never counts.
         """
-        step_id, blocks = secrets.token_hex(8), list[Record]()
+        step_id, blocks, broken = secrets.token_hex(8), list[Record](), 0
         outcome: Outcome | None = None
         self._counts.tries[provider.name] += 1
         async with aclosing(stream(provider, request, session=self._http)) as events:
@@ -160,14 +165,14 @@ class Stepper:
                         session.live.put(api.RetryEvent(event.why, event.wait, event.attempt))
                         if event.restart:
                             session.live.put(api.Restart())
-                            step_id, blocks = secrets.token_hex(8), []
+                            step_id, blocks, broken = secrets.token_hex(8), [], broken + 1
                     case Outcome():
                         outcome = event
                     case _:
                         assert_never(event)
         if outcome is None:
             raise ProviderError("the provider's answer had no end", code="provider")
-        return step_id, blocks, outcome
+        return step_id, blocks, outcome, broken
 
     async def _introduce(self, session: Session, config: Config) -> None:
         """Before a step: the AGENTS.md files of workers that are here for the first time, and the list of workers when

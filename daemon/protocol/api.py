@@ -125,7 +125,10 @@ class Origin(Struct, frozen=True):
 
 
 class Info(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
-    """What the API says about a session. `prompt`: tokens of the last step's prompt."""
+    """What the API says about a session. `prompt`: tokens of the last step's prompt.
+
+    `cost`: about how many US dollars its steps cost, left out where the price of one is not known.
+    """
 
     id: str
     status: Status
@@ -138,6 +141,7 @@ class Info(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
     title: str = ""
     from_: Origin | None = None
     damage: str = ""
+    cost: float | None = None
 
 
 class Membership(Struct, frozen=True, omit_defaults=True):
@@ -260,13 +264,35 @@ class MeshInfo(Struct, frozen=True, omit_defaults=True):
     relay: RelayCounts | None = None
 
 
+class Rates(Struct, frozen=True):
+    """US dollars for a million tokens: of the prompt what is new, of the answer, of the prompt what a cache had and
+    what it took in.
+    """
+
+    input: float
+    output: float
+    cache_read: float
+    cache_write: float
+
+
+class Price(Rates, frozen=True, omit_defaults=True):
+    """A model's price; `above` holds for each request whose prompt has more than `over` tokens."""
+
+    over: int = 0
+    above: Rates | None = None
+
+
 class ModelInfo(Struct, frozen=True, omit_defaults=True):
-    """A model by the name that sessions have it under, `provider/model`; limits in tokens, 0 where not known."""
+    """A model by the name that sessions have it under, `provider/model`; limits in tokens, 0 where not known.
+
+    `price`: left out where not known.
+    """
 
     name: str
     context: int = 0
     output: int = 0
     input: tuple[str, ...] = ()
+    price: Price | None = None
 
 
 class ProviderInfo(Struct, frozen=True):

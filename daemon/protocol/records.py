@@ -64,6 +64,22 @@ class Usage(Struct, frozen=True, omit_defaults=True):
         )
 
 
+BANDS: Final = (100_000, 128_000, 200_000, 272_000)  # tokens of a prompt past which vendors ask other prices
+UNCOUNTED: Final = -1  # stands for a band where a server gave no counts
+
+
+class Spent(Struct, frozen=True):
+    """What steps with one model used. `band`: how many of BANDS each prompt was longer than, or UNCOUNTED.
+
+    `usage` has the prompts of answers that broke off half way too: they were read, and are paid.
+    """
+
+    provider: str
+    model: str
+    band: int
+    usage: Usage
+
+
 class Header(Struct, frozen=True, omit_defaults=True, rename={"for_": "for"}):
     """A record's header; `n` is 0 and `time` empty until the log has appended it. Empty fields are left out.
 
@@ -99,6 +115,7 @@ class Header(Struct, frozen=True, omit_defaults=True, rename={"for_": "for"}):
     cache: tuple[int, ...] = ()
     stop: str = ""
     paused: bool = False  # on a step: the answer stopped half way and is asked to go on
+    broken: int = 0  # on a step: answers to the same request that broke off half way before it
     reason: str = ""
 
 

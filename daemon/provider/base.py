@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 from msgspec import Struct
 
 from daemon.chain import Context
+from daemon.protocol.api import Price
 from daemon.protocol.records import TEXT, Usage
 
 DEFAULT_OUTPUT: Final = 8192  # max_tokens where a vendor requires one and nobody knows the model's
@@ -128,12 +129,13 @@ class Wire:
 
 
 class Model(Struct, frozen=True):
-    """What is known of a model: limits in tokens (0: unknown), media types of input it takes."""
+    """What is known of a model: limits in tokens (0: unknown), media types of input it takes, its price."""
 
     name: str
     context: int = 0
     output: int = 0
     input: tuple[str, ...] = ()
+    price: Price | None = None
 
 
 class Query(Struct, frozen=True):

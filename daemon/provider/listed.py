@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
+from daemon.protocol.api import Price
 from daemon.provider import models
 from daemon.provider.base import Model
 
@@ -14,6 +15,7 @@ OTHER: Final = re.compile(  # models that do not talk
     r"embed|rerank|whisper|tts|dall-e|moderation|transcri|realtime|-audio|-image|sora-", re.IGNORECASE
 )
 MAX_LISTED: Final = 1000  # models taken of one server's list
+DEAREST: Final = 10_000  # dollars for a million tokens; above that it is no price
 
 
 def parse(answer: Any) -> tuple[Model, ...]:
@@ -52,6 +54,7 @@ def _listed(entry: dict[str, Any]) -> Model | None:
         _limit(places, CONTEXT) or fact.context,
         _limit(places, OUTPUT) or fact.output,
         models.TEXT_AND_IMAGES if sees else fact.input,
+        _price(entry.get("pricing")),
     )
 
 
@@ -62,6 +65,31 @@ def _inside(entry: dict[str, Any]) -> list[dict[str, Any]]:
 def _limit(places: Iterable[dict[str, Any]], names: Iterable[str]) -> int:
     values = [place.get(name) for place in places for name in names]
     return next((value for value in values if isinstance(value, int) and value > 0), 0)
+
+
+def _price(told: Any) -> Price | None:
+    """A model's price, where its server tells one that makes sense: OpenRouter in texts, dollars for one token,
+    Together in numbers, for a million.
+    """
+    if not isinstance(told, dict):
+        return None
+    input, output = _dollars(told.get("prompt")), _dollars(told.get("completion"))
+    if input is not None and output is not None:
+        read, write = _dollars(told.get("input_cache_read")), _dollars(told.get("input_cache_write"))
+        return Price(input, output, input if read is None else read, input if write is None else write)
+    plain = [rate for name in ("input", "output") if isinstance(rate := told.get(name), int | float)]
+    if len(plain) == 2 and any(plain) and all(0 <= rate <= DEAREST for rate in plain):
+        return Price(plain[0], plain[1], plain[0], plain[0])
+    return None
+
+
+def _dollars(told: Any) -> float | None:
+    """A text of dollars for a token, as dollars for a million; OpenRouter has -1 where it depends."""
+    try:
+        rate = float(told) * 1e6 if isinstance(told, str) else -1.0
+    except ValueError:
+        return None
+    return round(rate, 6) if 0 <= rate <= DEAREST else None
 
 
 def _place(name: str) -> int:

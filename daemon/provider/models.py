@@ -20,6 +20,9 @@ def _claude(name: str, context: int, output: int) -> Model:
 ANTHROPIC: Final = (
     _claude("claude-sonnet-5", 1_000_000, 128_000),
     _claude("claude-fable-5-1", 1_000_000, 128_000),
+    _claude("claude-opus-5-5", 1_000_000, 128_000),
+    _claude("claude-sonnet-5-5", 1_000_000, 128_000),
+    _claude("claude-haiku-5-5", 1_000_000, 128_000),
     _claude("claude-opus-5", 1_000_000, 128_000),
     _claude("claude-opus-4-8", 1_000_000, 128_000),
     _claude("claude-opus-4-7", 1_000_000, 128_000),
@@ -130,7 +133,8 @@ def is_of(name: str, model: Model) -> bool:
 
 
 def overridden(known: Sequence[Model], table: Mapping[str, Any]) -> tuple[Model, ...]:
-    """`known` with a config's table over it: a name's `context`, `output`, `input`. Its names come first.
+    """`known` with a config's table over it: a name's `context`, `output`, `input`. Its names come first. A `price`
+    in it is prices.py's to read.
 
     Raises ValueError that names the field and what it should be.
     """
@@ -140,10 +144,16 @@ def overridden(known: Sequence[Model], table: Mapping[str, Any]) -> tuple[Model,
         try:
             new = msgspec.convert(fields, _Fields)
         except msgspec.ValidationError as error:
-            what = "context and output (tokens) and input (media types)"
+            what = "context and output (tokens), input (media types) and price"
             raise ValueError(f"models.{name}: {error}; its fields are {what}") from None
         named.append(
-            Model(name, new.context or old.context, new.output or old.output, new.input or old.input)
+            msgspec.structs.replace(
+                old,
+                name=name,
+                context=new.context or old.context,
+                output=new.output or old.output,
+                input=new.input or old.input,
+            )
         )
     return (*named, *(model for model in known if model.name not in table))
 
@@ -152,3 +162,4 @@ class _Fields(Struct, frozen=True, forbid_unknown_fields=True):
     context: Annotated[int, Meta(ge=0)] = 0
     output: Annotated[int, Meta(ge=0)] = 0
     input: tuple[str, ...] = ()
+    price: Any = None

@@ -13,7 +13,8 @@ import msgspec
 from msgspec import structs
 
 from daemon.config import ConfigError, ProviderEntry
-from daemon.provider import anthropic, google, models, openai_chat, quirks, script
+from daemon.protocol.api import Price
+from daemon.provider import anthropic, google, models, openai_chat, prices, quirks, script
 from daemon.provider.anthropic import Anthropic
 from daemon.provider.base import Lister, Model, Provider, ProviderError
 from daemon.provider.google import Google
@@ -133,12 +134,29 @@ class Registry:
         }
 
     def resolve(self, name: str) -> tuple[Provider, Model]:
-        """See `resolve`."""
+        """See `resolve`; the model has its price, where that is known."""
         provider = name.partition("/")[0]
         if kind := self._unserved.get(provider):
             what = f"model {name!r}: this release has no wire of kind {kind!r}"
             raise ProviderError(f"{what}; served are {', '.join(self.served())}", code="model")
-        return resolve(name, self.providers)
+        found, model = resolve(name, self.providers)
+        return found, structs.replace(model, price=self._price(provider, model))
+
+    def models(self, provider: str) -> list[Model]:
+        """The models that a provider is known to serve, best first, with their prices."""
+        known = self.providers[provider].models() if provider in self.providers else ()
+        return [structs.replace(model, price=self._price(provider, model)) for model in known]
+
+    def price(self, provider: str, model: str) -> Price | None:
+        """What a model costs, None where that is not known, or where it is not served any more."""
+        try:
+            return self.resolve(f"{provider}/{model}")[1].price
+        except ProviderError:
+            return None
+
+    def _price(self, provider: str, model: Model) -> Price | None:
+        entry = self.entries.get(provider)
+        return prices.of(entry, (entry.kind if entry else "") or provider, model)
 
     def served(self) -> Sequence[str]:
         """See `served`."""

@@ -130,7 +130,6 @@ class Providers:
     def _info(self, name: str) -> api.ProviderInfo:
         entry = self._entries.get(name, ProviderEntry())
         provider = self._registry.providers.get(name)
-        models = () if provider is None else provider.models()
         return api.ProviderInfo(
             name=name,
             kind=entry.kind or name,
@@ -138,8 +137,8 @@ class Providers:
             has_key=bool(entry.key),
             served=provider is not None,
             models=tuple(
-                api.ModelInfo(f"{name}/{model.name}", model.context, model.output, model.input)
-                for model in models
+                api.ModelInfo(f"{name}/{model.name}", model.context, model.output, model.input, model.price)
+                for model in self._registry.models(name)
             ),
         )
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from daemon.protocol.api import Info
-from daemon.protocol.records import Status
+from daemon.protocol.records import Spent, Status
 from daemon.statefile.errors import StateFileError
 from daemon.statefile.publish import NAME, SESSIONS, STATE
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 FILE: Final = "index.db"
 BESIDE: Final = ("", "-wal", "-shm", "-journal")  # what SQLite makes of its name
-SCHEMA: Final = 1  # one more for each change of the table, or of how an Info is made within one release
+SCHEMA: Final = 2  # one more for each change of the table, or of how an Info is made within one release
 FAILURES: Final = 3  # indexes that a process may lose on this disk, then it keeps one in memory
 CHEAP: Final = 0.005  # seconds of processor time that a look at the folder may cost as often as it likes
 SHARE: Final = 10  # for each second that a dearer one costs, so many seconds without one
@@ -48,22 +48,35 @@ CREATE INDEX by_status ON sessions (status, updated, id);
 
 log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Info).decode
 
 
 class Row(Struct, frozen=True):
-    """What a file said when it had `size` bytes and was last changed at `mtime_ns`."""
+    """What a file said when it had `size` bytes and was last changed at `mtime_ns`. `spent`: what its cost is made of,
+    since prices may change while files do not.
+    """
 
     size: int
     mtime_ns: int
     info: Info
+    spent: tuple[Spent, ...] = ()
 
 
 class Note(Struct, frozen=True):
-    """What the daemon knows of a session whose file ends at byte `size`, without reading it."""
+    """What the daemon knows of a session whose file ends at byte `size`, without reading it; `spent` as in Row."""
 
     size: int
     info: Info
+    spent: tuple[Spent, ...] = ()
+
+
+class _Kept(Struct, frozen=True, omit_defaults=True):
+    """A row's last column. The info has no cost."""
+
+    info: Info
+    spent: tuple[Spent, ...] = ()
+
+
+_decode = msgspec.json.Decoder(_Kept).decode
 
 
 class Page(Struct, frozen=True):
@@ -79,11 +92,15 @@ class Page(Struct, frozen=True):
 class Index:
     """The index of one data folder. All of it runs in one thread, one call after the other as they were made.
 
-    `version` is the release: what another one wrote is not read. A call on an index that fails is made again on the
+    `version` is the release: what another one wrote is not read. `cost` is called in that thread, for each session that
+    is given. A call on an index that fails is made again on the
     next one. All raise StateFileError when that does not help, and once it is closed.
     """
 
-    def __init__(self, data: Path, version: str) -> None:
+    def __init__(
+        self, data: Path, version: str, cost: Callable[[Sequence[Spent]], float | None] = lambda spent: None
+    ) -> None:
+        self._cost = cost
         self._path = data / FILE
         self._folder = data / SESSIONS
         self._version = f"{SCHEMA} {version}"
@@ -255,7 +272,8 @@ class Index:
     def _set(self, db: sqlite3.Connection, id: str, row: Row) -> None:
         info = row.info
         try:
-            values = (id, row.size, row.mtime_ns, info.updated, info.status, _encode(info))
+            kept = _Kept(structs.replace(info, cost=None), row.spent)
+            values = (id, row.size, row.mtime_ns, info.updated, info.status, _encode(kept))
             db.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?)", values)
         except (ValueError, OverflowError) as error:  # text that is not Unicode, a number no JSON of ours has
             log.warning("session %s is not in the list's index: %s", id, error)
@@ -269,7 +287,7 @@ class Index:
                 refused.append(id)
                 continue
             if now.st_size == note.size:
-                self._set(db, id, Row(note.size, now.st_mtime_ns, note.info))
+                self._set(db, id, Row(note.size, now.st_mtime_ns, note.info, note.spent))
             else:
                 refused.append(id)
         return refused
@@ -278,7 +296,7 @@ class Index:
         row = db.execute("SELECT size, mtime_ns, info FROM sessions WHERE id = ?", (id,)).fetchone()
         if row is None or not self._same(id, row[0], row[1]):
             return None
-        return _info(row[2])
+        return self._info(row[2])
 
     def _waiting(self, db: sqlite3.Connection, statuses: Collection[Status]) -> list[str]:
         places = ", ".join("?" * len(statuses))
@@ -340,17 +358,17 @@ class Index:
         values = before if status is None else (*before, status)
         for updated, id, size, mtime_ns, encoded in cursor.execute(asked, values):
             if id not in without:
-                info = _info(encoded) if self._same(id, size, mtime_ns) else None
+                info = self._info(encoded) if self._same(id, size, mtime_ns) else None
                 if info is None:
                     stale.append(id)
                 yield updated, id, info
 
-
-def _info(encoded: bytes) -> Info | None:
-    try:
-        return _decode(encoded)
-    except ValueError:
-        return None
+    def _info(self, encoded: bytes) -> Info | None:
+        try:
+            kept = _decode(encoded)
+        except ValueError:
+            return None
+        return structs.replace(kept.info, cost=self._cost(kept.spent) if kept.spent else None)
 
 
 def _place(entry: tuple[str, str, Info | None]) -> tuple[str, str]:

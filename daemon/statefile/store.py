@@ -8,7 +8,7 @@ import secrets
 import stat
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from daemon.protocol.api import Origin
-from daemon.protocol.records import Record
+from daemon.protocol.records import Record, Spent
 from daemon.statefile import blocks, lock, points
 from daemon.statefile.descriptors import FLAGS, MAX_OPEN, Descriptors, open_file
 from daemon.statefile.errors import (
@@ -91,9 +91,13 @@ class Store:
         """
         return lock.hold(self._data)
 
-    def index(self, version: str) -> Index:
-        """The list of sessions as it was last known, for this release. Close it before the store."""
-        return Index(self._data, version)
+    def index(
+        self, version: str, cost: Callable[[Sequence[Spent]], float | None] = lambda spent: None
+    ) -> Index:
+        """The list of sessions as it was last known, for this release; `cost` as Index has it. Close it before the
+        store.
+        """
+        return Index(self._data, version, cost)
 
     def path(self, id: str) -> Path:
         """Where a session's file is, if there is one. Raises MissingError for what is no id."""

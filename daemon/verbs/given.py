@@ -12,7 +12,7 @@ from daemon.protocol.records import Limits, WorkerRef
 from daemon.verbs.reach import USAGE, VerbError
 
 T = TypeVar("T")
-_RESERVED: Final = ("cost", "ttl")  # limits that the format has and this release does not keep
+_RESERVED: Final = ("ttl",)  # limits that the format has and this release does not keep
 
 
 def worker_refs(given: Sequence[str], here: bool) -> tuple[WorkerRef, ...]:

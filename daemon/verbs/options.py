@@ -39,7 +39,7 @@ limit_option = click.option(
     "limits",
     multiple=True,
     metavar="KEY=N",
-    help="A limit of the session: steps, tokens or seconds; 0 is none. Repeatable.",
+    help="A limit of the session: steps, tokens, seconds or cost in dollars; 0 is none. Repeatable.",
 )
 model_option = click.option(
     "--model",

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from daemon.plain import line, tokens
+from daemon.plain import dollars, line, tokens
 from daemon.protocol import api
 from daemon.protocol.records import Status
 from daemon.verbs import configure
@@ -40,10 +40,19 @@ async def ls(place: Where, status: Status | None, limit: int, json: bool) -> int
     if json:
         say_json(found)
     elif found:
+        paid = any(info.cost for info in found)
         table(
-            ("ID", "STATUS", "UPDATED", "CONTEXT", "MODEL", "TITLE"),
+            ("ID", "STATUS", "UPDATED", "CONTEXT", *(("COST",) if paid else ()), "MODEL", "TITLE"),
             [
-                (info.id, info.status, ago(info.updated), _context(info), info.config.model, info.title)
+                (
+                    info.id,
+                    info.status,
+                    ago(info.updated),
+                    _context(info),
+                    *((dollars(info.cost),) if paid else ()),
+                    info.config.model,
+                    info.title,
+                )
                 for info in found
             ],
             {1: _STATUS},
@@ -69,6 +78,7 @@ async def info(place: Where, prefix: str, json: bool) -> int:
         ("records", str(found.n), ""),
         ("context", _context(found), ""),
         ("tokens", f"{tokens(found.usage.prompt)} in, {tokens(found.usage.output)} out", ""),
+        ("cost", dollars(found.cost), ""),
         ("created", local(found.created), ""),
         ("updated", f"{local(found.updated)} ({ago(found.updated)})", ""),
         ("copy of", f"{found.from_.session}, records 1 to {found.from_.n - 1}" if found.from_ else "", ""),

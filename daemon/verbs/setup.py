@@ -142,22 +142,33 @@ async def models(place: Where, json: bool) -> int:
         say_json(shown)
         return OK
     table(
-        ("MODEL", "CONTEXT", "OUTPUT", "TAKES", "DEFAULT"),
+        ("MODEL", "CONTEXT", "OUTPUT", "TAKES", "PRICE", "DEFAULT"),
         [
             (
                 model.name,
                 tokens(model.context) if model.context else "",
                 tokens(model.output) if model.output else "",
                 _takes(model.input),
+                _price(model.price),
                 "yes" if model.name == said.default else "",
             )
             for model in found
         ],
-        {4: {"yes": "good"}},
+        {5: {"yes": "good"}},
     )
     if all(model.name != said.default for model in found):
         note(f"the default is {line(said.default)}, which is not listed here")
     return OK
+
+
+def _price(price: api.Price | None) -> str:
+    """Dollars for a million tokens, read and written; more where a long prompt costs more."""
+    if price is None:
+        return ""
+    if not (price.input or price.output):
+        return "free"
+    more = f", more over {tokens(price.over)}" if price.above is not None else ""
+    return f"${price.input:g} in, ${price.output:g} out{more}"
 
 
 def _takes(types: Sequence[str]) -> str:

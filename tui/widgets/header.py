@@ -7,7 +7,7 @@ from rich.style import Style
 from rich.text import Text
 from textual.widget import Widget
 
-from daemon.plain import line, tokens
+from daemon.plain import dollars, line, tokens
 from daemon.protocol import api
 from tui import words
 from tui.widgets.table import Row
@@ -76,7 +76,9 @@ class SessionHeader(Widget):
         text.append(words.context(info, self._row.limit))
         used = info.usage
         if width >= WIDE:
-            text.append(f"  {tokens(used.prompt)} in {tokens(used.output)} out", dim)
+            text.append(
+                f"  {tokens(used.prompt)} in {tokens(used.output)} out {dollars(info.cost)}".rstrip(), dim
+            )
         text.append("  ")
         for ref in info.config.workers:
             here = ref.name not in self._row.absent
