@@ -305,7 +305,8 @@ class Mesh:
         )
         if needed:
             self._needed_until = now + LINGER
-        return needed or (self._phase == "up" and now < self._needed_until)
+        lingers = self._phase == "up" and bool(self._entrance.addresses) and now < self._needed_until
+        return needed or lingers
 
     # Peers
 
@@ -341,10 +342,13 @@ class Mesh:
 
     @contextmanager
     def _holding(self) -> Iterator[None]:
-        """Needed, as long as the context is open."""
+        """Needed, as long as the context is open. Where it fails, what it alone needed goes down at once."""
         self._held += 1
         try:
             yield
+        except BaseException:
+            self._woken.set()
+            raise
         finally:
             self._held -= 1
 

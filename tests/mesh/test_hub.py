@@ -86,12 +86,24 @@ async def test_where_there_is_no_back_end_the_token_says_why_and_none_is_made(tm
         with pytest.raises(Down, match="wireguard-go is not on the PATH"):
             await one.mesh.issue()
         assert await one.mesh.grants() == ()
-        one.mesh.wake()
         status = await one.phase("idle")  # there is nothing to be up for
         assert (status.port, status.join) == (0, ())
         one.failing = None
         await one.mesh.issue()
         assert one.status.phase == "up"
+
+
+async def test_a_token_that_failed_for_want_of_the_join_port_leaves_nothing_failing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        async with star(tmp_path, join_listen=(f"127.0.0.1:{port}",)) as one:
+            with pytest.raises(Down, match=r"mesh\.join_listen: cannot listen on"):
+                await one.mesh.issue()
+            status = await one.phase("idle")
+            assert (status.why, one.up) == ("", None)
+            other.close()
+            await one.mesh.issue()
+            assert one.status.phase == "up"
 
 
 async def test_a_mesh_that_is_off_says_so_and_how_it_is_not(tmp_path: Path) -> None:
