@@ -14,9 +14,20 @@ from msgspec import structs
 
 from daemon.config import ConfigError, ProviderEntry
 from daemon.protocol.api import Price
-from daemon.provider import anthropic, google, models, openai_chat, prices, quirks, script
+from daemon.provider import (
+    anthropic,
+    aws,
+    converse_models,
+    google,
+    models,
+    openai_chat,
+    prices,
+    quirks,
+    script,
+)
 from daemon.provider.anthropic import Anthropic
 from daemon.provider.base import Lister, Model, Provider, ProviderError
+from daemon.provider.bedrock import Bedrock, endpoint
 from daemon.provider.google import Google
 from daemon.provider.listing import LIMIT, list_models
 from daemon.provider.openai_chat import OpenAIChat
@@ -48,6 +59,8 @@ def build(
                 built[name] = _chat(name, entry, named if name == CHAT else "")
             case "google":
                 built[name] = _google(name, entry)
+            case "bedrock":
+                built[name] = _bedrock(name, entry, env)
             case "rehearsal":
                 built[name] = Rehearsal(script.names(folder), folder=folder, speed=_speed(env), name=name)
             case _:
@@ -75,6 +88,8 @@ def resolve(name: str, providers: Mapping[str, Provider]) -> tuple[Provider, Mod
         there = ", ".join(f"{wanted}/{script.name}" for script in known)
         why = f"there is no such rehearsal; there are {there} (new files are found when the daemon starts)"
         raise ProviderError(f"model {name!r}: {why}", code="model")
+    if isinstance(provider, Bedrock):
+        return provider, provider.find(model)
     facts = provider.facts if isinstance(provider, Lister) else ()
     return provider, models.known_as(model, known, facts)
 
@@ -204,6 +219,29 @@ def _google(name: str, entry: ProviderEntry) -> Provider:
     known = _known(where, models.GOOGLE, entry)
     headers = _headers(where, entry)
     return Google(name, url=url, key=key, headers=headers, known=known, lists=not entry.models)
+
+
+def _bedrock(name: str, entry: ProviderEntry, env: Mapping[str, str]) -> Provider:
+    where = f"providers.{name}"
+    region = entry.region.strip() or aws.region(env)
+    if region and not re.fullmatch(r"[a-z0-9-]+", region):
+        raise ConfigError(f"{where}.region: {region!r} is no region; write it as in us-east-1")
+    url = entry.url or (endpoint(region) if region else "")
+    try:
+        takes = msgspec.convert(dict(entry.quirks), converse_models.Quirks)
+    except msgspec.ValidationError as error:
+        names = ", ".join(converse_models.Quirks.__struct_fields__)
+        raise ConfigError(f"{where}.quirks: {error}; there are {names}") from None
+    known = _known(where, [converse_models.find(model) for model in entry.models], entry)
+    return Bedrock(
+        name,
+        url=_address(f"{where}.url", url) if url else "",
+        key=_sendable(f"{where}.key", entry.key),
+        signer=aws.Signer(region),
+        headers=_headers(where, entry),
+        known=known,
+        quirks=takes,
+    )
 
 
 def _chat(name: str, entry: ProviderEntry, model: str) -> Provider:
