@@ -33,6 +33,7 @@ URLS: Final[Mapping[str, str]] = {
     "anthropic": "ANTHROPIC_BASE_URL",
     "openai": "OPENAI_BASE_URL",
     "google": "GOOGLE_GEMINI_BASE_URL",
+    "bedrock": "AWS_ENDPOINT_URL_BEDROCK_RUNTIME",
 }
 
 
