@@ -15,7 +15,7 @@ from daemon.chain import Call, Media, Part, Raw, Result, Text, Turn
 from daemon.provider import fitting, repair
 from daemon.provider.base import Tool
 from daemon.provider.images import BadImage
-from daemon.provider.responses_pieces import CUSTOM, ITEM, Kept
+from daemon.provider.responses_pieces import CUSTOM, ITEM, WORDS, Kept
 
 MAX_ID: Final = 64  # characters of a call's id; OpenAI refuses more
 NOTHING: Final = "(nothing)"  # stands where a message would be empty, which the API refuses
@@ -48,6 +48,18 @@ class _Own(Struct, frozen=True):
     @property
     def encrypted(self) -> bool:
         return bool(self.fields.get("encrypted_content"))
+
+    @property
+    def blank(self) -> bool:
+        """It is a message with a part that says nothing, which the API refuses."""
+        said = [part.get(WORDS.get(str(part.get("type")), "")) for part in self.parts]
+        return self.type == "message" and not all(isinstance(text, str) and text.strip() for text in said)
+
+    @property
+    def parts(self) -> list[dict[str, Any]]:
+        """Of its content."""
+        content = self.fields.get("content")
+        return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
 
 
 class Writer:
@@ -91,7 +103,7 @@ class Writer:
                     own = self._own(part)
                     if own is None or not own.fields.get("id") or own.type in ANSWERED:
                         return False
-                    if own.type == "reasoning" and not own.encrypted:
+                    if own.blank or (own.type == "reasoning" and not own.encrypted):
                         return False
                     reasoned = reasoned or own.type == "reasoning"
                 case Call():
@@ -239,9 +251,7 @@ def _led(items: Sequence[tuple[str, bytes]]) -> list[bytes]:
 
 def _readable(own: _Own) -> bool:
     """Whether anybody can read a reasoning: the provider what is encrypted, or anyone its text (a summary is none)."""
-    content = own.fields.get("content")
-    parts = content if isinstance(content, list) else []
-    return own.encrypted or any(str(p.get("text") or "").strip() for p in parts if isinstance(p, dict))
+    return own.encrypted or any(str(part.get("text") or "").strip() for part in own.parts)
 
 
 def _message(words: str, phase: Any = None) -> bytes:

@@ -90,7 +90,9 @@ class Item:
         self.done = True
         if isinstance(fields, dict) and fields.get("type"):
             self.told(fields.get("id"))
-            known = {name: self.fields[name] for name in ("call_id", "name") if name in self.fields}
+            known: dict[str, Any] = {
+                name: self.fields[name] for name in ("call_id", "name") if name in self.fields
+            }
             self.fields = {**known, **fields}
         else:  # what was encrypted of it by then is no whole
             begun = {name: value for name, value in self.fields.items() if name != "encrypted_content"}
@@ -118,9 +120,15 @@ class Item:
         told = any(isinstance(part, dict) and part.get("type") == "refusal" for part in _list(parts))
         return self.type == "message" and (told or any(kind == "refusal" for kind, _ in self._pieces))
 
+    @property
+    def _named(self) -> bool:
+        """It has an id that means something."""
+        id = self.fields.get("id")
+        return isinstance(id, str) and bool(id) and not self.rotates
+
     def _filled(self) -> dict[str, Any]:
         """Its fields, the texts that it was done without put in from their pieces."""
-        fields = {name: value for name, value in self.fields.items() if name != "id" or not self.rotates}
+        fields = {name: value for name, value in self.fields.items() if name != "id" or self._named}
         if isinstance(words := fields.get("content"), str):  # some servers
             fields["content"] = [{"type": "output_text", "text": words, "annotations": []}]
         for name in PARTS.get(self.type, ()):
@@ -133,6 +141,8 @@ class Item:
             ]
             if parts:
                 fields[name] = parts
+        if self.type == "reasoning" and not isinstance(fields.get("summary"), list):
+            fields["summary"] = []  # the API misses it
         return fields
 
     def _call(self, name: str) -> Block:
@@ -142,7 +152,7 @@ class Item:
             given = _encode(repair.scrub(given)).decode()
         if not isinstance(given, str) or not given:
             given = "".join(self._pieces.get((name, 0), ()))
-        own = {"type", "call_id", "name", "status", name} | ({"id"} if self.rotates else set())
+        own = {"type", "call_id", "name", "status", name} | (set() if self._named else {"id"})
         extra = {
             field: value
             for field, value in fields.items()

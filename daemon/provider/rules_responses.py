@@ -37,7 +37,7 @@ def _head(request: dict[str, Any]) -> Iterator[str]:
         if request.get(name) is not None:
             yield f"{name}: the input holds all of the history already"
     for where, tool in rules.objects("tools", request.get("tools")):
-        if tool.get("type") != "function" or not rules.NAME.fullmatch(str(tool.get("name"))):
+        if tool.get("type") != "function" or not _fits(rules.NAME, tool.get("name")):
             yield f"{where}: no function with a name"
         if rules.field(tool, "parameters").get("type") != "object":
             yield f"{where}: no schema of an object"
@@ -104,9 +104,9 @@ class _Input:
 
     def _call(self, where: str, kind: str, item: dict[str, Any]) -> Iterator[str]:
         id = str(item.get("call_id"))
-        if id in self._calls or not ID.fullmatch(id):
+        if id in self._calls or not _fits(ID, item.get("call_id")):
             yield f"{where}.call_id is {id!r}"
-        if not rules.NAME.fullmatch(str(item.get("name"))):
+        if not _fits(rules.NAME, item.get("name")):
             yield f"{where}.name is {item.get('name')!r}"
         if kind == "custom_tool_call" and not isinstance(item.get("input"), str):
             yield f"{where}.input is no text"
@@ -152,6 +152,10 @@ class _Input:
 def _asks(item: dict[str, Any]) -> bool:
     """Whether an item is the user's, or what a call gave."""
     return item.get("role") == "user" or item.get("type") in OUTPUTS.values()
+
+
+def _fits(form: re.Pattern[str], value: Any) -> bool:
+    return isinstance(value, str) and form.fullmatch(value) is not None
 
 
 def _read(arguments: Any) -> Any:
