@@ -204,7 +204,7 @@ class OutriderApp(Deeds):
         for id in () if self.prefs.quiet else ids:
             info = self.roster.infos[id]
             old = before.get(id)
-            if id == self.shown and self.focused_terminal:
+            if (id == self.shown and self.focused_terminal) or (info.status == "ended" and id in self.own):
                 continue
             waits = self.roster.waits(info)
             if (waits and waited) or (old is not None and old.status == info.status and not waits):

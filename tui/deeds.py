@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 from textual.app import App
@@ -15,6 +15,8 @@ from tui.desk import Desk
 from tui.outbox import VIA
 from tui.roster import Roster
 from tui.screens.confirm import Confirm
+
+NOT_NOW: Final = 409
 
 
 class Given(Struct, frozen=True):
@@ -44,6 +46,7 @@ class Deeds(App[None]):
         self.roster = Roster(desk.prefs.seen, desk.prefs.began)
         self.lost = ""  # why the daemon is not there, empty while it is
         self.starting = False
+        self.own: set[str] = set()  # sessions that were ended from here: no news
         self._edit = edit or self._run_editor
 
     def mark(self, ids: set[str]) -> None:
@@ -112,20 +115,35 @@ class Deeds(App[None]):
     def stop(self, id: str, ask: bool = False) -> None:
         """Stop what a session does."""
         if ask:
+            info = self.roster.infos[id]
+            if info.status != "stepping":
+                self.tell(f"{self._called(id)} is {info.status}: there is nothing to stop")
+                return
             self._confirm(f"Stop {self._called(id)}?", "stop", lambda: self.work(self._stop(id), "stop"))
         else:
             self.work(self._stop(id), "stop")
 
     async def _stop(self, id: str) -> None:
-        self.tell(f"stopping {self._called(id)}")
-        await self.client.stop(id, VIA)
+        try:
+            await self.client.stop(id, VIA)
+        except ApiFailure as error:
+            if error.status != NOT_NOW:
+                raise
+            self.tell(f"{self._called(id)} is at no step: there is nothing to stop")
+        else:
+            self.tell(f"{self._called(id)} was stopped")
 
     def retry(self, id: str) -> None:
         """Let a session that failed or was stopped go on."""
         self.work(self._retry(id), "retry")
 
     async def _retry(self, id: str) -> None:
-        self.tell(f"{self._called(id)} is {await self.client.retry(id)}")
+        info = await self.client.info(id)
+        if info.status in ("closed", "stepping"):
+            what = "has its answer: a post lets it go on" if info.status == "closed" else "is at work already"
+            self.tell(f"{self._called(id)} {what}")
+        else:
+            self.tell(f"{self._called(id)} is {await self.client.retry(id)}")
 
     def end(self, id: str) -> None:
         """End a session for good."""
@@ -135,11 +153,12 @@ class Deeds(App[None]):
         self._confirm(question, "end", lambda: self.work(self._end(id), "end"), typed=True)
 
     async def _end(self, id: str) -> None:
+        self.own.add(id)
         await self.client.end(id, VIA)
         self.tell(f"{self._called(id)} has ended")
 
     def _called(self, id: str) -> str:
-        return line(words.title(self.roster.infos[id]), 60)
+        return f"“{line(words.title(self.roster.infos[id]), 60)}”"
 
     def _confirm(self, question: str, word: str, then: Callable[[], None], typed: bool = False) -> None:
         def answered(yes: bool | None) -> None:

@@ -11,6 +11,7 @@ Attention = Literal["", "failed", "waiting", "closed"]
 SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
 URGENCY: Final[Mapping[Attention, int]] = {"failed": 0, "waiting": 1, "closed": 2, "": 3}
 OVER: Final[frozenset[Status]] = frozenset({"ended", "expired", "damaged"})
+RETRIED: Final[frozenset[Status]] = frozenset({"failed", "open", "interrupted"})  # a retry lets it go on
 WORDS: Final = frozenset(get_args(Status))  # words of a filter that mean a status, not a text
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
+import msgspec
 from structlog.testing import capture_logs
 from textual.app import App
 from textual.pilot import Pilot
@@ -29,6 +30,15 @@ patches.apply()  # it looks for Textual's release on the disk
 SMALL, LARGE = (80, 24), (160, 45)
 
 
+class Providers(FakeProviders):
+    """`kind`: of the one provider; a rehearsal takes no key."""
+
+    kind = "rehearsal"
+
+    def _info(self, name: str) -> api.ProviderInfo:
+        return msgspec.structs.replace(super()._info(name), kind=self.kind)
+
+
 class Daemon:
     """What stands behind the API, and where that is. `url` and `key` where it listens on TCP for a role."""
 
@@ -36,7 +46,7 @@ class Daemon:
         self.folder = folder
         self.harness = FakeHarness()
         self.mesh = FakeMesh()
-        self.providers = FakeProviders()
+        self.providers = Providers()
         self.socket = folder / "api.sock"
         self.url = ""
         self.key = ""

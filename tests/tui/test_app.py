@@ -65,7 +65,7 @@ async def test_the_palette_does_what_keys_do_also_in_parts_without_the_focus(tmp
         await on.write("end for good")
         await on.sees("f8 · session.end")
         await on.press("down", "enter")
-        await on.sees("End Mend the fence for good?")
+        await on.sees("End “Mend the fence” for good?")
 
 
 async def test_the_palette_changes_the_theme_and_it_is_remembered(tmp_path: Path) -> None:
@@ -100,6 +100,7 @@ async def test_help_shows_every_key_as_it_is_now(tmp_path: Path) -> None:
 
 async def test_keys_that_the_config_changes_do_what_it_says_and_the_old_ones_nothing(tmp_path: Path) -> None:
     client = two()
+    client.change("a1", status="failed")
     keys = keymap.checked({"sessions.retry": ("R", "f6"), "sessions.fork": ()}, places.places())
     async with running(client, tmp_path, keys=keys) as on:
         await on.sees("Paint the gate")

@@ -90,6 +90,52 @@ async def test_enter_posts_and_the_post_is_seen(tmp_path: Path) -> None:
         assert on.app.desk.unsent() == []
 
 
+async def test_the_log_follows_while_the_composer_grows_and_shrinks(tmp_path: Path) -> None:
+    client = FakeClient()
+    client.add(info("a1", title="Mend the fence", n=40))
+    async with running(client, tmp_path, size=(80, 24)) as on:
+        await opened(on)
+        await on.sees("text 40")
+        for keys in (("ctrl+j", "ctrl+j", "ctrl+j"), ("backspace", "backspace"), ("a", "enter")):
+            await on.press(*keys)
+            assert on.one(LogView).pane.follow
+        await on.sees("❯ message via tui")
+
+
+async def test_who_reads_further_up_and_writes_is_taken_to_the_end(tmp_path: Path) -> None:
+    client = FakeClient()
+    client.add(info("a1", title="Mend the fence", n=40))
+    async with running(client, tmp_path, size=(80, 24)) as on:
+        await opened(on)
+        await on.sees("text 40")
+        await on.press("escape", "g")
+        await on.until(lambda: not on.one(LogView).pane.follow)
+        await on.press("i", "a", "enter")
+        await on.sees("❯ message via tui")
+
+
+async def test_keys_that_would_do_nothing_are_not_offered_and_say_so(tmp_path: Path) -> None:
+    client = one()
+
+    async def refuse(id: str, via: str) -> None:
+        raise ApiFailure(409, f"session {id} is not stepping: it is closed")
+
+    client.stop = refuse  # type: ignore[method-assign]
+    async with running(client, tmp_path, size=(80, 24)) as on:
+        await opened(on)
+        await on.sees("f1 Help")
+        assert "Stop" not in on.text()
+        await on.press("ctrl+x")
+        await on.until(lambda: "“Mend the fence” is at no step: there is nothing to stop" in on.said())
+        await on.press("ctrl+r")
+        await on.until(lambda: "“Mend the fence” has its answer: a post lets it go on" in on.said())
+        assert client.done == []
+        client.change("a1", status="stepping")
+        await on.sees("ctrl+x Stop")
+        await on.press("escape")
+        await on.sees("f1 Help")  # also beside the log's many keys
+
+
 async def test_nothing_is_posted_where_nothing_is_written(tmp_path: Path) -> None:
     client = one()
     async with running(client, tmp_path) as on:
@@ -123,11 +169,13 @@ async def test_escape_goes_to_the_log_i_back_and_escape_again_to_the_list(tmp_pa
 async def test_retry_copy_and_end_have_keys(tmp_path: Path) -> None:
     client = one()
     async with running(client, tmp_path) as on:
+        client.change("a1", status="failed")
         await opened(on)
+        await on.sees("ctrl+r Retry")
         await on.press("ctrl+r")
         await on.until(lambda: client.done == [("retry", "a1")])
         await on.press("f8")
-        await on.sees("End Mend the fence for good?")
+        await on.sees("End “Mend the fence” for good?")
         await on.write("end")
         await on.press("enter")
         await on.until(lambda: client.done[-1] == ("end", "a1", "tui"))

@@ -116,6 +116,25 @@ class Ledger:
         for void in noted.void:
             self._states[void] = _STATE["void"]
 
+    def whole(self, n: int) -> int:
+        """The last record of the step that record `n` is of, with the results of its calls; else `n`."""
+        match self.kind(n):
+            case "text" | "thinking" | "call" if self.state(n) != "void":
+                step = self.find("step", n)
+            case "result":
+                step = self.find("step", n, -1)
+            case "step":
+                step = n
+            case _:
+                return n
+        first, end = self.find("step", step, -1), self.find("step", step) or self.last + 1
+        answers = [
+            at
+            for at in range(step + 1, end if step else 0)
+            if self.kind(at) == "result" and first < self.about(at) < step
+        ]
+        return max(n, step, *answers)
+
     def find(self, kind: str, after: int, step: int = 1, state: State | None = None) -> int:
         """The next record of a kind after number `after` (before it for a `step` of -1), 0 for none."""
         code = _KIND[kind]

@@ -419,5 +419,5 @@ class LogView(Widget):
         record = self.pane.record(n)
         if record is not None and record.kind == "message":
             self.post_message(Fork(n, record.text()))
-        elif n:
-            self.post_message(Fork(n + 1, ""))
+        elif n:  # not within a step: its answer would be void in the copy
+            self.post_message(Fork(self.pane.ledger.whole(n) + 1, ""))

@@ -266,6 +266,14 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         self.sync()
         self.post_message(self.Scrolled())
 
+    def _scroll_update(self, virtual_size: Size) -> None:
+        """Another size clamps where the view is. That is nobody's scrolling: `on_resize` says where it is then."""
+        syncing, self._syncing = self._syncing, True
+        try:
+            super()._scroll_update(virtual_size)
+        finally:
+            self._syncing = syncing
+
     def scroll_to(self, x: float | None = None, y: float | None = None, **_: object) -> None:
         """Without an animation: it would aim at a line that is another one when it arrives."""
         if y is not None:

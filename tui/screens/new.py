@@ -8,7 +8,7 @@ import msgspec
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.widgets import Footer, Input, Label, Static, TextArea
+from textual.widgets import Input, Label, Static, TextArea
 
 from daemon.client import ApiFailure
 from daemon.plain import line
@@ -22,6 +22,7 @@ from tui.messages import RosterChanged
 from tui.screens.base import DaemonScreen
 from tui.widgets.banner import Banner
 from tui.widgets.composer import Composer
+from tui.widgets.hints import Hints
 from tui.widgets.models import ModelPicker
 from tui.widgets.tick import Tick
 
@@ -129,7 +130,7 @@ class NewScreen(DaemonScreen):
                         yield from made
                         yield Static("", id=f"wrong-{name}", classes="wrong", markup=False)
             yield Static("", id="wrong-", classes="wrong", markup=False)
-        yield Footer(compact=True, show_command_palette=False)
+        yield Hints()
 
     @property
     def composer(self) -> Composer:

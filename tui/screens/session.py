@@ -9,7 +9,7 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.css.query import NoMatches
 from textual.timer import Timer
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from daemon.client import Back, Followed, Lost, Unreachable
 from daemon.plain import line, seconds
@@ -21,15 +21,17 @@ from tui.keymap import key
 from tui.log import messages as log
 from tui.log.logview import LogView
 from tui.messages import OutboxChanged, Returned, RosterChanged
-from tui.roster import OVER
+from tui.roster import OVER, RETRIED
 from tui.screens.base import DaemonScreen
 from tui.widgets.banner import Banner
 from tui.widgets.composer import Composer
 from tui.widgets.header import SessionHeader
+from tui.widgets.hints import Hints
 from tui.widgets.table import SessionTable
 
 KEEP: Final = 0.5  # seconds of writing after which a draft is kept
 AGAIN: Final = 1.0  # seconds until a daemon that was just there is asked again
+STOPS: Final = frozenset({"session.stop", "composer.stop"})
 SIDE: Final = 90  # columns from which the list can stand beside a session
 
 
@@ -39,7 +41,7 @@ class SessionScreen(DaemonScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         key("session.compose", "i", "compose", "Write", show=True),
         key("session.stop", "ctrl+x", "stop", "Stop", show=True),
-        key("session.retry", "ctrl+r", "retry", "Retry"),
+        key("session.retry", "ctrl+r", "retry", "Retry", show=True),
         key("session.fork", "ctrl+f", "fork", "Copy all of it"),
         key("session.end", "f8", "end", "End for good"),
         key("session.side", "ctrl+b", "side", "List beside it"),
@@ -53,6 +55,7 @@ class SessionScreen(DaemonScreen):
         self._more = ""  # records that came below what is shown
         self._going: list[tuple[str, tuple[Chip, ...]]] = []  # sent, and not in the outbox yet
         self._keeping: Timer | None = None  # the draft is about to be kept
+        self._status = ""  # as the line at the bottom knows it
         self._failed = False  # the log could not be read
 
     def compose(self) -> ComposeResult:
@@ -65,7 +68,7 @@ class SessionScreen(DaemonScreen):
                 yield Static("", id="sending", markup=False)
                 yield Static("", id="chips", markup=False)
                 yield Composer(id="composer")
-        yield Footer(compact=True, show_command_palette=False)
+        yield Hints()
 
     @property
     def composer(self) -> Composer:
@@ -150,6 +153,9 @@ class SessionScreen(DaemonScreen):
             self.query_one(Banner).tell(app.lost)
             if self.session in app.roster.infos:
                 row = app.row(self.session)
+                if row.info.status != self._status:
+                    self._status = row.info.status
+                    self.refresh_bindings()
                 self.query_one(SessionHeader).show(row, self._note or self._more)
                 over = row.info.status in OVER
                 self.composer.read_only = over
@@ -160,6 +166,13 @@ class SessionScreen(DaemonScreen):
                 )
         except NoMatches:  # not composed yet, or no longer
             return
+
+    def idle(self) -> frozenset[str]:
+        """Keys that would do nothing now; they are not in the line at the bottom."""
+        info = self.outrider.roster.infos.get(self.session)
+        status = info.status if info else ""
+        stop = frozenset() if status == "stepping" else STOPS
+        return stop if status in RETRIED else stop | {"session.retry"}
 
     def _show_side(self) -> None:
         side = self.query_one("#side", SessionTable)
@@ -221,6 +234,7 @@ class SessionScreen(DaemonScreen):
         )
 
     def on_composer_sent(self, event: Composer.Sent) -> None:
+        self.log_view.action_follow()  # who writes wants to see what comes of it
         self._going.append((event.text, event.chips))
         if len(self._going) == 1:
             self.outrider.work(self._post(), "post")

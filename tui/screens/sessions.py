@@ -5,16 +5,20 @@ from typing import ClassVar, Final
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.timer import Timer
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Input, Static
 
 from daemon.plain import count
 from tui.keymap import key
 from tui.messages import RosterChanged
-from tui.roster import SORTS, Sort
+from tui.roster import RETRIED, SORTS, Sort
 from tui.screens.base import DaemonScreen
 from tui.widgets.banner import Banner
+from tui.widgets.hints import Hints
 from tui.widgets.table import SessionTable
 
+ROWLESS: Final = frozenset(
+    {"sessions.open", "sessions.filter", "sessions.sort"}
+)  # keys for what is not there
 TICK: Final = 1.0  # seconds between two drawings of the ages
 
 
@@ -50,7 +54,7 @@ class SessionsScreen(DaemonScreen):
         )
         yield SessionTable(self.outrider.row, self.outrider.now, id="table")
         yield Static("", id="empty", markup=False)
-        yield Footer(compact=True, show_command_palette=False)
+        yield Hints()
 
     @property
     def table(self) -> SessionTable:
@@ -101,7 +105,7 @@ class SessionsScreen(DaemonScreen):
         of = f"{shown} of " if shown != len(infos) else ""
         parts.append(f"{of}{count(len(infos), 'session')}")
         parts += [f"{at_work} at work"] if at_work else []
-        parts += [f"{wanting} want you"] if wanting else []
+        parts += [f"{wanting} {'wants' if wanting == 1 else 'want'} you"] if wanting else []
         parts += [f"by {self._sort}"] if self._sort != "updated" else []
         self.query_one("#bar", Static).update(" · ".join(parts))
 
@@ -135,6 +139,14 @@ class SessionsScreen(DaemonScreen):
         if action in ("stop", "retry", "fork", "end", "copy"):
             return bool(self.table.cursor)
         return True
+
+    def idle(self) -> frozenset[str]:
+        """Keys that would do nothing now; they are not in the line at the bottom."""
+        info = self.outrider.roster.infos.get(self.table.cursor)
+        if info is None:
+            return ROWLESS
+        stop = frozenset() if info.status == "stepping" else frozenset({"sessions.stop"})
+        return stop if info.status in RETRIED else stop | {"sessions.retry"}
 
     def on_session_table_opened(self, event: SessionTable.Opened) -> None:
         self.outrider.open_session(event.session)

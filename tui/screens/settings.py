@@ -8,7 +8,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.theme import BUILTIN_THEMES
-from textual.widgets import Footer, Input, OptionList, Static
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from daemon.client import ApiFailure
@@ -19,6 +19,7 @@ from tui.keymap import key
 from tui.messages import RosterChanged
 from tui.screens.base import DaemonScreen, Dialog
 from tui.widgets.banner import Banner
+from tui.widgets.hints import Hints
 from tui.widgets.models import ModelList
 from tui.widgets.rows import Line, Rows
 from tui.widgets.tick import Tick
@@ -26,6 +27,7 @@ from tui.workertext import Tone
 
 HEAD: Final = ("PROVIDER", "KEY", "MODELS", "KIND", "ADDRESS")
 KEYS_HEAD: Final = ("ID", "KEYS", "WHAT", "WHERE")
+REHEARSAL: Final = "rehearsal"  # the kind of a provider that asks nobody
 CHANGE: Final = (
     "outrider.toml changes them, from the next start on: [tui.keys], then 'ID' = 'key', or '' for none"
 )
@@ -76,7 +78,7 @@ class SettingsScreen(DaemonScreen):
             yield Static("Keys", classes="head", markup=False)
             changed = f"[tui.keys] in outrider.toml changes {len(given.keys) or 'none'} of them"
             yield Static(f"e shows every key with its id; {changed}", classes="note", markup=False)
-        yield Footer(compact=True, show_command_palette=False)
+        yield Hints()
 
     def on_mount(self) -> None:
         themes = self.query_one("#themes", OptionList)
@@ -111,7 +113,10 @@ class SettingsScreen(DaemonScreen):
         self.action_set_key()
 
     def action_set_key(self) -> None:
-        if (provider := self._providers.get(self.query_one(Rows).named)) is not None:
+        provider = self._providers.get(self.query_one(Rows).named)
+        if provider is not None and provider.kind == REHEARSAL:
+            self.outrider.tell(f"{line(provider.name)} plays from a script and needs no key")
+        elif provider is not None:
             self.app.push_screen(KeyDialog(provider))
 
     # ---- what is kept here
@@ -140,7 +145,7 @@ def _row(provider: api.ProviderInfo) -> Line:
         known,
         models,
         line(provider.kind),
-        line(provider.url) or "the vendor's own",
+        line(provider.url) or ("-" if provider.kind == REHEARSAL else "the vendor's own"),
     )
     return Line(provider.name, cells, ((1, "good" if provider.has_key else "dim"),))
 
@@ -214,7 +219,7 @@ class KeysScreen(DaemonScreen):
     def compose(self) -> ComposeResult:
         yield Static(CHANGE, id="bar", markup=False)
         yield Rows(KEYS_HEAD, id="keys")
-        yield Footer(compact=True, show_command_palette=False)
+        yield Hints()
 
     def on_mount(self) -> None:
         given = self.outrider.given.keys

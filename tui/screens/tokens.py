@@ -5,8 +5,8 @@ from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical, VerticalScroll
-from textual.widgets import Footer, Input, Static
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widgets import Input, Label, Static
 
 from daemon.client import ApiFailure
 from daemon.plain import count, line
@@ -17,11 +17,13 @@ from tui.messages import RosterChanged
 from tui.screens.base import DaemonScreen, Dialog
 from tui.screens.confirm import Confirm
 from tui.widgets.banner import Banner
+from tui.widgets.hints import Hints
 from tui.widgets.rows import Line, Rows
 from tui.widgets.tick import Tick
 
 LONGEST: Final = 100_000  # characters of a shell line; one with a token of eight long names has 3,000
 TONES: Final[dict[str, workertext.Tone]] = {"good": "good", "used": "dim", "expired": "dim", "revoked": "dim"}
+LABELS: Final = {"uses": "machines", "expires": "good for"}
 _LIFETIME: Final = re.compile(r"([0-9]{1,9})(s|m|min|h|d|w)?")
 _UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400, None: 1}
 
@@ -62,7 +64,7 @@ class TokensScreen(DaemonScreen):
         yield Banner(id="banner")
         yield Rows(workertext.TOKEN_HEAD, id="tokens")
         yield Static("", id="empty", markup=False)
-        yield Footer(compact=True, show_command_palette=False)
+        yield Hints()
 
     def on_mount(self) -> None:
         self.query_one(Rows).focus()
@@ -159,9 +161,14 @@ class NewTokenDialog(Dialog[None]):
             yield Static(
                 "A token lets machines join as workers. It is a secret until it is used up.", markup=False
             )
-            yield Input(placeholder="name, for you", id="name", compact=True, max_length=api.MAX_NAME)
-            yield Input("1", placeholder="machines", id="uses", compact=True)
-            yield Input("24h", placeholder="good for: 30m, 24h, 7d", id="expires", compact=True)
+            for label, field in (
+                ("name", Input(placeholder="for you", id="name", compact=True, max_length=api.MAX_NAME)),
+                ("machines", Input("1", placeholder="how many", id="uses", compact=True)),
+                ("good for", Input("24h", placeholder="30m, 24h, 7d", id="expires", compact=True)),
+            ):
+                with Horizontal(classes="field"):
+                    yield Label(label)
+                    yield field
             yield Tick("ephemeral: they leave when they are not heard of", id="ephemeral")
             yield Static("", classes="wrong", id="wrong", markup=False)
             yield Static("enter: make it    tab: next field    esc: leave it", classes="dim", markup=False)
@@ -186,7 +193,7 @@ class NewTokenDialog(Dialog[None]):
             try:
                 made[name] = read(field.value)
             except ValueError as error:
-                self._say(f"{name}: {error}")
+                self._say(f"{LABELS[name]}: {error}")
                 field.focus()
                 return
         new = api.NewToken(

@@ -4,7 +4,7 @@ from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from daemon.client import ApiFailure, Unreachable
 from daemon.plain import count, line
@@ -17,6 +17,7 @@ from tui.screens.confirm import Confirm
 from tui.screens.tokens import NewTokenDialog, TokensScreen
 from tui.widgets.banner import Banner
 from tui.widgets.facts import Facts
+from tui.widgets.hints import Hints
 from tui.widgets.rows import Line, Rows
 
 TICK: Final = 1.0  # seconds between two drawings of the ages
@@ -49,7 +50,7 @@ class WorkersScreen(DaemonScreen):
         yield Static("", id="note", markup=False)
         yield Rows(workertext.HEAD, id="workers")
         yield Facts(id="facts")
-        yield Footer(compact=True, show_command_palette=False)
+        yield Hints()
 
     @property
     def rows(self) -> Rows:

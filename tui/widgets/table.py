@@ -150,6 +150,8 @@ class SessionTable(ScrollView, can_focus=True):
             if (at := self._places.get(id)) is not None:
                 self._refresh_row(at)
         self._settle()
+        if self.is_attached:
+            self.screen.refresh_bindings()
 
     def _settle(self) -> None:
         """Scroll as little as shows the cursor's row."""
@@ -242,7 +244,8 @@ class SessionTable(ScrollView, can_focus=True):
                 colour = {"failed": "error", "waiting": "warning"}.get(row.attention, "")
                 return _fit(row.doing, size), tinted(colour) if colour else dim
             case "model":
-                return _fit(line(info.config.model), size), dim
+                model = line(info.config.model)
+                return _fit(model if cell_len(model) < size else model.partition("/")[2] or model, size), dim
             case "workers":
                 text = words.workers(info, row.absent)
                 return _fit(line(text), size), tinted("warning") if row.absent else dim

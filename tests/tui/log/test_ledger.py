@@ -24,6 +24,22 @@ def test_what_is_known_of_a_record_is_what_the_fold_makes_of_it() -> None:
     assert (ledger.call("c9"), ledger.call("c1")) == (19, 0)
 
 
+def test_a_step_is_whole_with_the_results_of_its_calls_and_a_block_without_a_step_is_alone() -> None:
+    book = Book()
+    for record in tour().records[:6]:
+        book.add(record)
+    book.call("run", "c1", "s1")
+    book.call("run", "c2", "s1")
+    book.step("s1")
+    book.result("c2", "two")
+    book.say("message", "meanwhile", via="tui")
+    book.result("c1", "one")
+    book.say("text", "after it", step="s2")
+    ledger = noted(book)
+    assert [ledger.whole(n) for n in range(1, 14)] == [1, 2, 3, 4, 12, 12, 12, 12, 12, 12, 11, 12, 13]
+    assert noted(tour()).whole(17) == 17
+
+
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 10))
 def test_a_preview_changes_nothing_of_what_is_known_in_the_end(
     first: int, during: int, appended: int

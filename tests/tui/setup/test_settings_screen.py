@@ -37,6 +37,7 @@ async def test_settings_are_on_one_screen(served: Daemon, size: tuple[int, int])
 
 
 async def test_a_provider_gets_its_key_and_the_screen_never_shows_it(served: Daemon) -> None:
+    served.providers.kind = "messages"
     async with screen(served) as at:
         await opened(at)
         await at.press("enter")
@@ -53,6 +54,7 @@ async def test_a_provider_gets_its_key_and_the_screen_never_shows_it(served: Dae
 
 
 async def test_a_key_that_outrider_toml_has_is_refused_and_the_dialog_says_why(served: Daemon) -> None:
+    served.providers.kind = "messages"
     served.providers.failure = Conflict("key: outrider.toml has it")
     async with screen(served) as at:
         await opened(at)
@@ -67,12 +69,20 @@ async def test_a_key_that_outrider_toml_has_is_refused_and_the_dialog_says_why(s
 
 async def test_who_is_not_admin_is_told_so(served: Daemon) -> None:
     async with daemon("operator") as guarded, screen(guarded) as at:
+        guarded.providers.kind = "messages"
         await opened(at)
         await at.press("p")
         await at.shows("The key of rehearsal")
         await at.write(SECRET)
         await at.press("enter")
         await at.shows("the key laptop is operator's; this takes admin's")
+
+
+async def test_a_rehearsal_takes_no_key(served: Daemon) -> None:
+    async with screen(served) as at:
+        await opened(at)
+        await at.press("enter")
+        await at.tells("rehearsal plays from a script and needs no key")
 
 
 async def test_colours_hold_at_once_and_are_kept(served: Daemon) -> None:

@@ -189,11 +189,11 @@ async def test_what_cannot_be_is_told_at_its_field_and_nothing_is_made(served: D
         await at.press("tab")
         await at.write("0x")
         await at.press("enter")
-        await at.shows("uses: write a number of machines")
+        await at.shows("machines: write a number of machines")
         await at.press("backspace", "backspace", "1", "tab")
         await at.write("x")
         await at.press("enter")
-        await at.shows("expires: write a time such as 30m, 24h or 7d")
+        await at.shows("good for: write a time such as 30m, 24h or 7d")
         await at.press("escape")
         await at.loses("A token lets")
         assert served.mesh.made == []
