@@ -125,6 +125,11 @@ class Client:
         )
         return await self._call(tuple[api.Info, ...], "GET", api.SESSIONS, query)
 
+    async def check(self, id: str, model: str = "") -> api.Check:
+        """Whether the session's next request would be accepted, as if it had `model`; nothing is sent."""
+        query = {"model": model} if model else {}
+        return await self._call(api.Check, "GET", api.CHECK.format(id=id), query)
+
     async def records(
         self, id: str, after: int = 0, limit: int | None = None, wait: float = 0.0
     ) -> Sequence[Record]:

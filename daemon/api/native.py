@@ -154,6 +154,15 @@ class Native:
             ),
             Route(
                 method="GET",
+                path=api.CHECK,
+                handler=self.check,
+                what="Say whether the next request would be accepted, and what is repaired in it; nothing is sent.",
+                parameters=(id, parameters.MODEL),
+                answer=json(api.Check),
+                refusals=(*READING, 422),
+            ),
+            Route(
+                method="GET",
                 path=api.EVENTS,
                 handler=self._events.serve,
                 what="Follow a session: each record once and in order, and what streams in.",
@@ -185,6 +194,10 @@ class Native:
 
     async def info(self, request: web.Request, caller: Caller) -> web.Response:
         return reply(await self._harness.info(parameters.SESSION.of(request)))
+
+    async def check(self, request: web.Request, caller: Caller) -> web.Response:
+        id, model = parameters.SESSION.of(request), parameters.MODEL.of(request)
+        return reply(await self._harness.check(id, model))
 
     async def records(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         id = parameters.SESSION.of(request)

@@ -168,6 +168,27 @@ class Id(Parameter, frozen=True, kw_only=True):
         return {"type": "integer", "minimum": 0, "maximum": MOST}
 
 
+class ModelName(Parameter, frozen=True, kw_only=True):
+    """A model, as provider/model."""
+
+    def of(self, request: web.Request) -> str:
+        """The name, empty where it is not given. Raises Malformed."""
+        text = self.given(request)
+        if text is None:
+            return ""
+        if not 0 < len(text) <= api.MAX_MODEL or not text.isprintable():
+            raise Malformed(f"{self.name}: name one as provider/model, at most {api.MAX_MODEL} characters")
+        return text
+
+    def schema(self) -> Schema:
+        return {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": api.MAX_MODEL,
+            "example": "anthropic/claude-sonnet-4-5",
+        }
+
+
 class Via(Parameter, frozen=True, kw_only=True):
     """Who acts."""
 
@@ -217,6 +238,7 @@ TOKEN_ID = Id(name="id", what="The token's id.", where="path", required=True)
 KEY_NAME = Name(name="name", what="The key's name.", where="path", required=True, thing="key")
 
 VIA = Via(name="via", what="Who acts; the record keeps it.", required=True)
+MODEL = ModelName(name="model", what="As if the session had this model, provider/model; else its own.")
 STATUS = OneStatus(name="status", what="Only sessions of this status.")
 LIST_LIMIT = Number(name="limit", what="At most so many; 100 unless given.", low=1, high=api.MAX_LIST)
 LIST_AFTER = SessionId(name="after", what="Go on after this session, the last of the list before.")

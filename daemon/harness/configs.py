@@ -16,7 +16,6 @@ from daemon.protocol.records import Config, Limits, WorkerRef
 from daemon.provider.base import Model, ProviderError
 from daemon.provider.patch import merge
 
-MAX_MODEL: Final = 500  # characters of its name: each step's record holds it in its header
 MAX_CWD: Final = 4095  # bytes: what Linux takes
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")  # no folder's name needs one, and the model is shown lines
 DEPTH: Final = 100  # of lists and objects in params: what sends them on goes down by recursion
@@ -65,8 +64,8 @@ def patched(config: Config, patch: api.ConfigPatch, models: Models) -> Config:
 
 def check(config: Config, models: Models) -> Model:
     """What is known of the config's model. Raises Invalid."""
-    if len(config.model) > MAX_MODEL:
-        raise Invalid(f"model: at most {MAX_MODEL} characters")
+    if len(config.model) > api.MAX_MODEL:
+        raise Invalid(f"model: at most {api.MAX_MODEL} characters")
     _check_depth(config.params)
     try:
         provider, known = models.resolve(config.model)

@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import aiohttp
 import structlog
 
-from daemon.harness import configs, costs, posts, prompt
+from daemon.harness import configs, costs, limits, posts, prompt
 from daemon.harness.changes import WORKERS, Changed
+from daemon.harness.checking import Checker
 from daemon.harness.copies import Copies
 from daemon.harness.counts import Counts
 from daemon.harness.environments import DROPPED, ENDED, FILE, Environments
@@ -81,6 +83,7 @@ class Harness:
         )
         self._sessions = Sessions(store, release, self._counts, cost)
         self._copies = Copies(pool, group, self._sessions.log)
+        self._checker = Checker(models, clock, partial(limits.reached, cost=cost))
         self._started = clock()
         self.ready = False
 
@@ -212,6 +215,13 @@ class Harness:
         """
         _, n = await self._configure(id, via, lambda config: configs.patched(config, patch, self._models))
         return n
+
+    async def check(self, id: str, model: str = "") -> api.Check:
+        """Whether the next request would be accepted, by the session's model or another; nothing is sent or written.
+
+        Raises NotFound, Invalid (a model that is not served), Unready.
+        """
+        return await self._checker.check(await self._sessions.get(id), model)
 
     async def log(self, id: str) -> Log:
         """The session's log, to read from. Raises NotFound."""

@@ -16,6 +16,7 @@ SLOW_READER: Final = 30.0  # seconds a reader of events may take nothing
 MAX_BEHIND: Final = 8 << 20  # bytes a reader of events may fall behind
 MAX_PARTS: Final = 100  # records of one post
 MAX_NAME: Final = 200  # characters of `via` and of an idempotency key
+MAX_MODEL: Final = 500  # characters of a model's name: each step's record holds it in its header
 MAX_LIST: Final = 1000  # sessions in one answer
 FIRST: Final = 50  # sessions that GET /events begins with unless told: a screen of them
 MAX_USES: Final = 1_000_000  # machines that one join token may let in
@@ -33,6 +34,7 @@ STOP: Final = "/sessions/{id}/stop"
 END: Final = "/sessions/{id}/end"
 WORKERS_OF: Final = "/sessions/{id}/workers"
 CONFIG: Final = "/sessions/{id}/config"
+CHECK: Final = "/sessions/{id}/check"
 EVENTS: Final = "/sessions/{id}/events"
 ALL_EVENTS: Final = "/events"
 WORKERS: Final = "/workers"
@@ -142,6 +144,45 @@ class Info(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
     from_: Origin | None = None
     damage: str = ""
     cost: float | None = None
+
+
+class Repair(Struct, frozen=True, omit_defaults=True):
+    """Something that is sent otherwise than it stands in the records: `what`, and the record, 0 where it is none's.
+
+    `last`: of several records in a row, the last one.
+    """
+
+    what: str
+    n: int = 0
+    last: int = 0
+
+
+class Check(Struct, frozen=True, omit_defaults=True):
+    """Answer to GET /sessions/{id}/check: what the next request would hold, by the records up to `n`.
+
+    `accepted`: it could be sent and its wire's rules say nothing against it. `why`: what keeps the session from
+    sending any; `problems`: what the rules say. `notes`: what is to be known of the session besides.
+
+    `turns`: of both sides, the system text apart; `tokens`: about how many, of `context` (0: not known); `bytes`: of
+    its body, with `images` and cache `marks`; `request`: the body's SHA-256, which the step's record will have.
+    """
+
+    id: str
+    status: Status
+    model: str
+    accepted: bool
+    n: int
+    why: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+    turns: int = 0
+    tokens: int = 0
+    context: int = 0
+    bytes: int = 0
+    images: int = 0
+    marks: int = 0
+    request: str = ""
 
 
 class Membership(Struct, frozen=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from daemon.verbs.commands import daemons, sessions, setup, talking, working
 GROUPS: Final = {
     "Run the daemon": ("up", "down", "daemon", "doctor"),
     "Talk to an agent": ("run", "new", "post", "tail"),
-    "Manage sessions": ("ls", "info", "config", "fork", "stop", "retry", "end"),
+    "Manage sessions": ("ls", "info", "check", "config", "fork", "stop", "retry", "end"),
     "Be a worker": ("worker",),
     "Set up": ("workers", "token", "models", "providers", "key", "wheelhouse", "completion"),
 }

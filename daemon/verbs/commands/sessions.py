@@ -41,6 +41,27 @@ def info(id: str, json: bool) -> int:
     return asyncio.run(sessions.info(where(), id, json))
 
 
+@click.command(short_help="Say whether a session's next request would be accepted.")
+@id_argument
+@click.option("--provider", default="", metavar="NAME", help="As if this provider's first model had the session.")
+@click.option(
+    "--model",
+    default="",
+    metavar="PROVIDER/MODEL",
+    shell_complete=complete.models,
+    help="As if the session had this model.",
+)
+@json_option
+def check(id: str, provider: str, model: str, json: bool) -> int:
+    """Build a session's next request, check it by the provider's rules, and say what is repaired in it.
+
+    Nothing is sent and nothing is written. The exit code is 1 where the request would not be accepted.
+    """
+    from daemon.verbs import checking
+
+    return asyncio.run(checking.check(where(), id, provider, model, json))
+
+
 @click.command(short_help="Show or change a session's model, params, limits.")
 @id_argument
 @click.option(
@@ -144,4 +165,4 @@ def end(id: str, yes: bool, json: bool) -> int:
     return asyncio.run(sessions.end(where(), id, yes, json))
 
 
-COMMANDS: Final = (ls, info, config, fork, stop, retry, end)
+COMMANDS: Final = (ls, info, check, config, fork, stop, retry, end)

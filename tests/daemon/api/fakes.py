@@ -141,6 +141,12 @@ class FakeHarness:
         status: Status = "stepping" if id in self.stepping else "closed"
         return api.Info(id, status, Config("rehearsal/tour"), TIME, TIME, log.durable_n)
 
+    async def check(self, id: str, model: str = "") -> api.Check:
+        log = await self.log(id)
+        if model == "nobody/none":
+            raise Invalid("model: no provider serves nobody/none")
+        return api.Check(id, "closed", model or "rehearsal/tour", True, log.durable_n)
+
     async def list(
         self, status: Status | None = None, limit: int = 100, after: str = ""
     ) -> Sequence[api.Info]:

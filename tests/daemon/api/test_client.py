@@ -112,6 +112,8 @@ async def test_each_call_gives_the_daemons_own_values(client: Client, harness: F
     other = await client.create(api.Create(from_=id, n=3))
     assert harness.created[1].from_ == id
     assert (await client.info(id)).id == id
+    assert await client.check(id) == api.Check(id, "closed", "rehearsal/tour", True, 2)
+    assert (await client.check(id, "a/b?&")).model == "a/b?&"
     assert [info.id for info in await client.list()] == [other, id]
     assert [info.id for info in await client.list("closed", 1, other)] == [id]
     assert await client.list("failed") == ()

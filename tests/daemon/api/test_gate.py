@@ -142,6 +142,7 @@ async def test_a_role_may_what_those_before_it_may(harness: FakeHarness, keys: K
     asked: list[tuple[api.Role, str, str, dict[str, Any] | None, int]] = [
         ("viewer", "GET", "/sessions", {}, 200),
         ("viewer", "GET", f"/sessions/{id}/records?limit=1", None, 200),
+        ("viewer", "GET", f"/sessions/{id}/check", None, 200),
         ("viewer", "GET", "/metrics", None, 200),
         ("operator", "POST", f"/sessions/{id}/retry", {}, 200),
         ("operator", "POST", f"/sessions/{id}/end?via=me", {}, 204),

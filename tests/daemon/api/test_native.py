@@ -149,10 +149,23 @@ async def test_info_is_the_harness_own(http: Http, harness: FakeHarness) -> None
     assert (info["id"], info["status"], info["n"]) == (id, "closed", 3)
 
 
+async def test_a_check_is_the_harness_own_and_takes_a_model(http: Http, harness: FakeHarness) -> None:
+    id = harness.session("hello")
+    found = await http("GET", f"/sessions/{id}/check")
+    assert found == {"id": id, "status": "closed", "model": "rehearsal/tour", "accepted": True, "n": 3}
+    assert (await http("GET", f"/sessions/{id}/check?model=a/b"))["model"] == "a/b"
+    assert "nobody/none" in await http("GET", f"/sessions/{id}/check?model=nobody/none", 422)
+    for name in ("", "x" * 501, "%0a"):
+        assert "model: name one as provider/model" in await http(
+            "GET", f"/sessions/{id}/check?model={name}", 400
+        )
+
+
 @pytest.mark.parametrize("id", [NOBODY, "x", "F" * 16, "%2e%2e%2f" * 4, "%00" * 16, "%ff"])
 async def test_a_session_that_is_not_there_is_404_everywhere(http: Http, id: str) -> None:
     for method, path in [
         ("GET", ""),
+        ("GET", "/check"),
         ("GET", "/records"),
         ("GET", "/events"),
         ("POST", "/records?via=me"),
