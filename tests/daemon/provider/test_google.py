@@ -1,3 +1,4 @@
+import asyncio
 import base64
 import json
 from pathlib import Path
@@ -5,16 +6,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 
 from daemon.chain import GO_ON, Call, Media, Part, Raw, Result, Text, Turn
+from daemon.config import ConfigError, ModelEntry, ProviderEntry
 from daemon.protocol.records import TEXT, CallBody
 from daemon.provider import models
 from daemon.provider.base import Block, Lister, Model, Query, Request, Tool, Wire
 from daemon.provider.gemini import FIELDS, PART, Decoder
 from daemon.provider.gemini_contents import NOTHING, SKIP, signs
 from daemon.provider.google import Google, at
+from daemon.provider.http import open_session
 from daemon.provider.images import inspect
 from daemon.provider.models import TEXT_AND_IMAGES
+from daemon.provider.registry import Registry
 from daemon.provider.repair import INVALID
 from tests.daemon.provider.contexts import TOOL, assistant, context, picture, raw, result, user
 from tests.daemon.provider.recorded import Recording, blocks, decode
@@ -593,3 +598,61 @@ def test_the_models_that_talk_are_learned_with_their_limits() -> None:
 def test_an_answer_without_a_list_is_none(answer: Any) -> None:
     with pytest.raises(ValueError, match="lists no models"):
         Google().learn(answer)
+
+
+async def test_the_server_is_asked_for_its_models() -> None:
+    seen = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append((request.path_qs, request.headers.get("x-goog-api-key")))
+        return web.json_response({"models": [entry("gemini-9-pro", inputTokenLimit=7, outputTokenLimit=3)]})
+
+    app = web.Application()
+    app.router.add_get("/v1beta/models", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        entries = {"google": ProviderEntry("google", url, "AIza-0123456789")}
+        registry = await asyncio.to_thread(Registry, entries, None, {})
+        async with open_session() as http:
+            assert await registry.refresh(http) == {}
+    finally:
+        await runner.cleanup()
+    assert seen == [("/v1beta/models?pageSize=1000", "AIza-0123456789")]
+    assert registry.default() == f"google/{NEW}"
+    assert "google/gemini-9-pro" in registry.served()
+    assert registry.resolve("google/gemini-9-pro")[1].context == 7
+
+
+def test_an_entry_gives_url_key_headers_and_models() -> None:
+    named = ProviderEntry(
+        "google",
+        "http://127.0.0.1:1",
+        " AIza-1 ",
+        headers={"X-A": "b"},
+        models={"gemini-own": ModelEntry(9, 8)},
+    )
+    registry = Registry({"mine": named}, env={})
+    assert registry.default() == "mine/gemini-own"
+    provider, model = registry.resolve("mine/gemini-own")
+    assert isinstance(provider, Google)
+    assert not provider.lists
+    request = provider.compile(Query(model, context(user("x")), (), {}, "s"), Wire())
+    assert request.url.startswith("http://127.0.0.1:1/v1beta/models/gemini-own:")
+    assert (request.headers["x-goog-api-key"], request.headers["x-a"]) == ("AIza-1", "b")
+    assert registry.resolve("mine/gemini-2.5-pro")[1].context == 1_048_576
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (ProviderEntry("google", url="generativelanguage.googleapis.com"), "providers.google.url"),
+        (ProviderEntry("google", key="AIza\n-x"), "providers.google.key"),
+        (ProviderEntry("google", quirks={"usage": False}), "providers.google.quirks"),
+    ],
+)
+def test_an_entry_that_cannot_be_used_names_the_field_and_the_fix(given: ProviderEntry, names: str) -> None:
+    with pytest.raises(ConfigError, match=names):
+        Registry({"google": given}, env={})
