@@ -25,6 +25,7 @@ RECENT: Final = (
 )
 LARGE: Final = 1 << 20  # bytes of a body whose digest takes milliseconds
 SERVICE: Final = "bedrock"
+CONTAINER: Final = "container-role"  # botocore's name for the service that a cluster gives its containers
 MISSING: Final = (
     "AWS credentials need botocore, which is not installed: pip install 'outrider[bedrock]', "
     "or give the provider a key (AWS_BEARER_TOKEN_BEDROCK)"
@@ -122,6 +123,7 @@ class Chain:
         self._clock = clock
         self._credentials: Any = None
         self._found = 0.0
+        self._worked = False
 
     def __call__(self) -> Keys:
         """Those of now, renewed where they are about to end. Raises ProviderError."""
@@ -138,7 +140,9 @@ class Chain:
             raise _translated(error, retryable=True) from None
         except (known.BotoCoreError, known.ClientError, RuntimeError, OSError, ValueError, KeyError) as error:
             self._credentials = None
-            raise _translated(error, retryable=False) from None
+            machine = getattr(error, "kwargs", {}).get("provider") == CONTAINER
+            raise _translated(error, retryable=machine or self._worked) from None  # what worked may again
+        self._worked = True
         return Keys(frozen.access_key, frozen.secret_key, frozen.token)
 
     def _stale(self, botocore: Any) -> bool:
