@@ -5,7 +5,7 @@ import pytest
 
 from daemon import config
 from daemon.allowance import Allowance
-from daemon.config import Address, ConfigError, ProviderEntry, Settings
+from daemon.config import Address, ConfigError, ModelEntry, PriceEntry, ProviderEntry, Settings
 
 
 @pytest.fixture
@@ -124,9 +124,11 @@ def test_googles_key_has_two_names_of_which_the_first_wins(home: Path) -> None:
     assert load(home, GOOGLE_API_KEY="b").providers["google"] == ProviderEntry("google", "http://file", "b")
 
 
-def test_models_of_a_provider_have_limits(home: Path) -> None:
-    write(home, '[providers.anthropic.models."claude-x"]\ncontext = 10\noutput = 5\n')
-    assert load(home).providers["anthropic"].models["claude-x"].context == 10
+def test_models_of_a_provider_have_limits_and_prices(home: Path) -> None:
+    price = "price = {input = 3, output = 15.5, cache_read = 0.3}"
+    write(home, f'[providers.anthropic.models."claude-x"]\ncontext = 10\noutput = 5\n{price}\n')
+    model = load(home).providers["anthropic"].models["claude-x"]
+    assert model == ModelEntry(10, 5, (), PriceEntry(3, 15.5, 0.3))
 
 
 @pytest.mark.parametrize(
@@ -147,6 +149,22 @@ def test_models_of_a_provider_have_limits(home: Path) -> None:
             ["providers.anthropic.models.m.context", "at least 0"],
         ),
         ("[providers.anthropic.models.m]\nctx = 1\n", ["providers.anthropic.models.m.ctx"]),
+        (
+            "[providers.anthropic.models.m]\nprice = {input = 1, output = -2}\n",
+            ["providers.anthropic.models.m.price.output", "at least 0"],
+        ),
+        (
+            "[providers.anthropic.models.m]\nprice = {input = 1}\n",
+            ["providers.anthropic.models.m.price", "`output`"],
+        ),
+        (
+            "[providers.anthropic.models.m]\nprice = {input = 1, output = 2, cached = 3}\n",
+            ["providers.anthropic.models.m.price", "`cached`"],
+        ),
+        (
+            "[providers.anthropic.models.m]\nprice = {input = inf, output = 2}\n",
+            ["providers.anthropic.models.m.price.input", "at most 1000000"],
+        ),
         ("[providers.'a/b']\nkind = 'openai'\n", ["providers.a/b", "no slash"]),
         ("[providers]\nanthropic = 'key'\n", ["[providers.anthropic]"]),
         ("x = \n", ["not valid TOML", "line 1"]),

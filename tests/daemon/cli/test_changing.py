@@ -119,7 +119,7 @@ def test_another_model_answers_from_the_next_step_on(said: Said, id: str) -> Non
     ("arguments", "words", "code"),
     [
         (["--set", "colour=red"], "there is no 'colour'; there are model, params", 2),
-        (["--set", "limits.spes=1"], "there is no 'spes'; there are steps, tokens, seconds\n", 2),
+        (["--set", "limits.spes=1"], "there is no 'spes'; there are steps, tokens, seconds, cost\n", 2),
         (["--limit", "steps=many"], "steps: expected a whole number", 2),
         (["--limit", "steps=-1"], "steps: expected a whole number of at least 0", 2),
         (["--set", "context=big"], "context: expected", 2),
@@ -127,7 +127,7 @@ def test_another_model_answers_from_the_next_step_on(said: Said, id: str) -> Non
         (["--set", "params=3", "--param", "a=1"], "contradict", 2),
         (["--set", "x"], "KEY=VALUE", 2),
         (["--model", "nobody/x"], "there is no provider 'nobody'", 3),
-        (["--limit", "cost=1"], "limits.cost", 3),
+        (["--limit", "cost=cheap"], "cost: expected a number", 2),
     ],
 )
 def test_a_config_that_cannot_be_is_refused_and_the_field_named(

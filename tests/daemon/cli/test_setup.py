@@ -37,7 +37,9 @@ def test_a_providers_key_comes_from_stdin_and_is_never_shown(there: Place) -> No
     assert {model["name"].partition("/")[0] for model in models} == {"anthropic", "rehearsal"}
     assert [model["name"] for model in models if model["default"]] == [models[0]["name"]]
     assert re.search(
-        r"^anthropic/claude-\S+ +1\.0M +128k +text, images +yes$", there.ok("models"), re.MULTILINE
+        r"^anthropic/claude-\S+ +1\.0M +128k +text, images +\$\S+ in, \$\S+ out +yes$",
+        there.ok("models"),
+        re.MULTILINE,
     )
     assert SECRET not in out + table + there.ok("providers", "--json")
 

@@ -184,7 +184,7 @@ def test_ls_lists_the_newest_first_and_filters(said: Said) -> None:
 def test_workers_and_models_are_listed(said: Said) -> None:
     assert re.search(r"local +connected", said("workers"))
     assert json.loads(said("workers", "--json"))[0]["name"] == "local"
-    assert re.search(r"^rehearsal/tour +200k +- +text, images +yes$", said("models"), re.MULTILINE)
+    assert re.search(r"^rehearsal/tour +200k +- +text, images +free +yes$", said("models"), re.MULTILINE)
     (hostile,) = [m for m in json.loads(said("models", "--json")) if m["name"] == "rehearsal/hostile"]
     assert (hostile["context"], hostile["default"]) == (200_000, False)
 

@@ -14,6 +14,7 @@ from daemon.harness.counts import Counts
 from daemon.harness.harness import Harness
 from daemon.pool import Content, Cordoned, Output, Refused, WorkerGone
 from daemon.protocol import api, frames
+from daemon.protocol.api import Price
 from daemon.protocol.records import TEXT, CallBody, Usage, WorkerRef
 from daemon.provider.base import (
     Answer,
@@ -75,6 +76,7 @@ class FakeProvider:
     """Plays `answers` one request after another; an asyncio.Event in one holds the stream until it is set."""
 
     name = "fake"
+    price: Price | None = None  # of its model
 
     def __init__(self, *answers: list[Scripted]) -> None:
         self.answers = list(answers)
@@ -127,7 +129,8 @@ class FakeModels:
     def resolve(self, name: str) -> tuple[Provider, Model]:
         if name != "fake/m":
             raise ProviderError(f"there is no model {name!r}; served: fake/m", code="model")
-        return self.provider, Model("m", context=10_000, input=(TEXT, "image/png"))
+        price = self.provider.price if isinstance(self.provider, FakeProvider) else None
+        return self.provider, Model("m", context=10_000, input=(TEXT, "image/png"), price=price)
 
     def default(self) -> str:
         return "fake/m"
