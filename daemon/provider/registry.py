@@ -30,9 +30,11 @@ from daemon.provider.base import Lister, Model, Provider, ProviderError
 from daemon.provider.bedrock import Bedrock, endpoint
 from daemon.provider.google import Google
 from daemon.provider.listing import LIMIT, list_models
+from daemon.provider.openai import OpenAI
 from daemon.provider.openai_chat import OpenAIChat
 from daemon.provider.rehearsal import Rehearsal
 
+OPENAI: Final = "openai"
 CHAT: Final = "openai-chat"
 BASE_URL: Final = "OPENAI_BASE_URL"  # as clients of the wire have it: any server's address
 API_KEY: Final = "OPENAI_API_KEY"
@@ -55,6 +57,8 @@ def build(
         match entry.kind or name:
             case "anthropic":
                 built[name] = _anthropic(name, entry)
+            case "openai":
+                built[name] = _responses(name, entry, named if name == OPENAI else "")
             case "openai-chat":
                 built[name] = _chat(name, entry, named if name == CHAT else "")
             case "google":
@@ -145,7 +149,7 @@ class Registry:
         self.entries = with_environment(entries, environ)
         self.providers = build(entries, folder, environ)
         self._unserved = {
-            name: entry.kind or name for name, entry in entries.items() if name not in self.providers
+            name: entry.kind or name for name, entry in self.entries.items() if name not in self.providers
         }
 
     def resolve(self, name: str) -> tuple[Provider, Model]:
@@ -189,17 +193,39 @@ class Registry:
 def with_environment(
     entries: Mapping[str, ProviderEntry], env: Mapping[str, str]
 ) -> Mapping[str, ProviderEntry]:
-    """The entries, and where none has an address for it one for the chat server of the environment.
+    """The entries, and those that the environment's address and key make: OpenAI with its two wires, or where the
+    address is another server's, which mostly has but the older one, that alone.
 
     Its key goes nowhere but to its own address: an entry with an address has its own key, or none.
     """
     url, key = env.get(BASE_URL, "").strip(), _sendable(API_KEY, env.get(API_KEY, ""))
     url = _address(BASE_URL, url) if url else ""
+    entries = _with_openai(entries, url, key)
     entry = entries.get(CHAT, ProviderEntry(kind=CHAT))
     if entry.url or (entry.kind or CHAT) != CHAT or (CHAT not in entries and not url and not key):
         return entries
     filled = structs.replace(entry, url=url or openai_chat.URL, key=entry.key or key)
     return {**entries, CHAT: filled}
+
+
+def _with_openai(entries: Mapping[str, ProviderEntry], url: str, key: str) -> Mapping[str, ProviderEntry]:
+    """The entries with one of OpenAI's newer wire where the environment means OpenAI, and else without one that only
+    the environment made.
+    """
+    entry = entries.get(OPENAI)
+    if entry is None:
+        means = bool(key) and (not url or _openais(url))
+        return {**entries, OPENAI: ProviderEntry(OPENAI, url, key)} if means else entries
+    bare = structs.replace(entry, kind=OPENAI, url=entry.url.strip(), key=entry.key.strip())
+    if url and not _openais(url) and bare == ProviderEntry(OPENAI, url, key):
+        return {name: other for name, other in entries.items() if name != OPENAI}
+    return entries
+
+
+def _openais(url: str) -> bool:
+    """Whether an address is OpenAI's own, of any region."""
+    host, own = urlsplit(url).hostname or "", urlsplit(openai_chat.URL).hostname or ""
+    return host == own or host.endswith(f".{own}")
 
 
 def _anthropic(name: str, entry: ProviderEntry) -> Provider:
@@ -244,6 +270,22 @@ def _bedrock(name: str, entry: ProviderEntry, env: Mapping[str, str]) -> Provide
     )
 
 
+def _responses(name: str, entry: ProviderEntry, model: str) -> Provider:
+    """`model`: the one to begin with, which the environment names, empty for none."""
+    where = f"providers.{name}"
+    url = _address(f"{where}.url", entry.url or openai_chat.URL)
+    if entry.quirks:
+        raise ConfigError(f"{where}.quirks: a provider of kind openai has none; leave it out")
+    return OpenAI(
+        name,
+        url=url,
+        key=_sendable(f"{where}.key", entry.key),
+        headers=_headers(where, entry),
+        known=_beginning(where, entry, url, model),
+        lists=not entry.models and not _openais(url),
+    )
+
+
 def _chat(name: str, entry: ProviderEntry, model: str) -> Provider:
     """`model`: the one to begin with, which the environment names, empty for none."""
     where = f"providers.{name}"
@@ -252,21 +294,25 @@ def _chat(name: str, entry: ProviderEntry, model: str) -> Provider:
             f"{where}.url: it is missing; write the server's address, as in http://127.0.0.1:11434/v1"
         )
     url, key = _address(f"{where}.url", entry.url), _sendable(f"{where}.key", entry.key)
-    own = urlsplit(url).hostname == urlsplit(openai_chat.URL).hostname
-    configured = _known(where, models.CHAT, entry)[: len(entry.models)]
-    known = [*configured, *(models.OPENAI if own else ())]
-    if model:
-        first = models.known_as(model, known, models.CHAT)
-        known = [first, *(other for other in known if other.name != model)]
     return OpenAIChat(
         name,
         url=url,
         key=key,
         headers=_headers(where, entry),
-        known=known,
-        lists=not entry.models and not own,
+        known=_beginning(where, entry, url, model),
+        lists=not entry.models and not _openais(url),
         quirks=_quirks(where, url, entry.quirks),
     )
+
+
+def _beginning(where: str, entry: ProviderEntry, url: str, model: str) -> list[Model]:
+    """The models known before a server is asked: those configured, OpenAI's own there; `model`, if named, first."""
+    configured = _known(where, models.CHAT, entry)[: len(entry.models)]
+    known = [*configured, *(models.OPENAI if _openais(url) else ())]
+    if not model:
+        return known
+    first = models.known_as(model, known, models.CHAT)
+    return [first, *(other for other in known if other.name != model)]
 
 
 def _quirks(where: str, url: str, given: Mapping[str, bool | str]) -> quirks.Quirks:

@@ -57,10 +57,10 @@ def test_what_is_not_served_lists_what_is(name: str) -> None:
 
 
 def test_a_kind_that_has_no_wire_yet_is_said_to_have_none() -> None:
-    registry = Registry({"openai": ProviderEntry(kind="openai", key="x")}, env={})
+    registry = Registry({"new": ProviderEntry(kind="later", key="x")}, env={})
     assert registry.default() == "rehearsal/tour"
-    with pytest.raises(ProviderError, match="no wire of kind 'openai'"):
-        registry.resolve("openai/gpt")
+    with pytest.raises(ProviderError, match="no wire of kind 'later'"):
+        registry.resolve("new/gpt")
 
 
 def test_a_users_rehearsals_are_served(tmp_path: Path) -> None:
@@ -126,11 +126,47 @@ def test_a_chat_server_is_configured_by_its_address() -> None:
     assert registry.resolve("ollama/qwen3")[1] == Model("qwen3", 9, 8, ("text/plain",))
 
 
-def test_an_openai_key_alone_offers_openais_own_chat() -> None:
-    registry = Registry({}, env={"OPENAI_API_KEY": KEY})
-    assert registry.default() == f"openai-chat/{models.OPENAI[0].name}"
-    assert sent(registry, "openai-chat/gpt-4o").url == "https://api.openai.com/v1/chat/completions"
-    assert registry.entries["openai-chat"].key == KEY
+def test_an_openai_key_alone_offers_openais_two_wires_the_newer_one_first() -> None:
+    for entries in ({}, {"openai": ProviderEntry("openai", "", KEY)}):  # as the configuration has it
+        registry = Registry(entries, env={"OPENAI_API_KEY": KEY})
+        assert registry.default() == f"openai/{models.OPENAI[0].name}"
+        assert f"openai-chat/{models.OPENAI[0].name}" in registry.served()
+        for provider, path in (("openai", "responses"), ("openai-chat", "chat/completions")):
+            request = sent(registry, f"{provider}/gpt-4o")
+            assert request.url == f"https://api.openai.com/v1/{path}"
+            assert request.headers["authorization"] == f"Bearer {KEY}"
+            assert registry.entries[provider].key == KEY
+
+
+def test_an_address_of_openais_in_the_environment_is_that_of_both_wires() -> None:
+    for url in ("https://api.openai.com/v1", "https://eu.api.openai.com/v1"):
+        registry = Registry({}, env={"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": url})
+        assert sent(registry, "openai/gpt-5").url == f"{url}/responses"
+        assert registry.default() == f"openai/{models.OPENAI[0].name}"
+
+
+def test_an_address_in_the_environment_of_another_server_is_taken_for_a_chat_servers() -> None:
+    env = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": LOCAL}
+    for entries in ({}, {"openai": ProviderEntry("openai", f" {LOCAL}", KEY)}):  # as the configuration has it
+        registry = Registry(entries, env=env)
+        assert list(registry.providers) == ["openai-chat", "rehearsal"]
+        with pytest.raises(ProviderError, match="there is no provider 'openai'"):
+            registry.resolve("openai/gpt-5")
+
+
+def test_a_table_makes_a_server_of_the_newer_wire() -> None:
+    entry = ProviderEntry(
+        "openai", "http://127.0.0.1:1234", "k" * 9, headers={"X-A": "b"}, models={"qwen3": ModelEntry(9)}
+    )
+    registry = Registry({"studio": entry, "openai": ProviderEntry("openai")}, env={"OPENAI_BASE_URL": LOCAL})
+    request = sent(registry, "studio/qwen3")
+    assert (request.url, request.headers["x-a"]) == ("http://127.0.0.1:1234/v1/responses", "b")
+    assert sent(registry, "openai/gpt-5").url == "https://api.openai.com/v1/responses"
+    assert registry.resolve("studio/gpt-5")[1].context == 400_000, "by its name"
+    assert [model.name for model in registry.providers["studio"].models()] == ["qwen3"]
+    written = ProviderEntry("openai", LOCAL, KEY, models={"qwen3": ModelEntry(9)})
+    registry = Registry({"openai": written}, env={"OPENAI_BASE_URL": LOCAL, "OPENAI_API_KEY": KEY})
+    assert registry.default() == "openai/qwen3"
 
 
 def test_an_address_in_the_environment_offers_a_server_with_and_without_a_key() -> None:
@@ -146,8 +182,11 @@ def test_the_environment_may_name_the_model_to_begin_with() -> None:
     registry = Registry({}, env={"OPENAI_BASE_URL": LOCAL, "OPENAI_MODEL": "qwen3"})
     assert registry.default() == "openai-chat/qwen3"
     registry = Registry({}, env={"OPENAI_API_KEY": KEY, "OPENAI_MODEL": "gpt-4o"})
-    assert registry.served()[:2] == ["openai-chat/gpt-4o", f"openai-chat/{models.OPENAI[0].name}"]
-    assert registry.resolve("openai-chat/gpt-4o")[1].context == 128_000
+    for provider in ("openai", "openai-chat"):
+        names = [model.name for model in registry.providers[provider].models()]
+        assert names[:2] == ["gpt-4o", models.OPENAI[0].name]
+        assert registry.resolve(f"{provider}/gpt-4o")[1].context == 128_000
+    assert registry.default() == "openai/gpt-4o"
 
 
 def test_a_table_without_an_address_takes_that_of_the_environment() -> None:
@@ -188,6 +227,8 @@ def test_quirks_of_an_entry_go_over_those_of_its_host() -> None:
         (ProviderEntry("openai-chat", LOCAL, quirks={"usages": True}), "providers.mine.quirks: .*thinking"),
         (ProviderEntry("openai-chat", LOCAL, quirks={"thinking": "some"}), "providers.mine.quirks"),
         (ProviderEntry("anthropic", quirks={"usage": True}), "kind anthropic has none"),
+        (ProviderEntry("openai", quirks={"usage": True}), "kind openai has none"),
+        (ProviderEntry("openai", "localhost:1"), "providers.mine.url"),
         (ProviderEntry("openai-chat", "localhost:1"), "providers.mine.url"),
     ],
 )
