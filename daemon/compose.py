@@ -18,26 +18,34 @@ from msgspec import Struct
 from daemon import admission, config, cordons, meshed
 from daemon import release as own_release
 from daemon.admission import Admission, Door, OwnWord
+from daemon.agentstable import Agents
 from daemon.api import keys, listening, server
+from daemon.api.agentserver import Caps
 from daemon.api.crowd import Complaints
 from daemon.api.keys import Keys
 from daemon.api.server import ListenError, Served
 from daemon.config import Settings
 from daemon.cordons import Cordons
+from daemon.definition import folder
+from daemon.definition.agent import Agent
 from daemon.harness.counts import Counts
 from daemon.harness.harness import Harness
 from daemon.meshed import Meshed
+from daemon.notify import READY, STOPPING, Notifier
 from daemon.ownfile import OwnFileError
 from daemon.pool import Pool
 from daemon.protocol.dialing import LOCAL
 from daemon.provider.http import open_session
 from daemon.provider.service import Providers
 from daemon.statefile.errors import StateFileError
+from daemon.statefile.interface import SessionStore
+from daemon.statefile.memory import MemoryStore
 from daemon.statefile.store import Store
 from daemon.worker import launch
 
 FIRST_WAIT: Final = 0.2  # seconds before the local worker is dialled again; doubled each time
 LONGEST_WAIT: Final = 5.0
+SWEEP: Final = 10.0  # seconds between two looks for sessions that were idle for too long
 LISTING_WAIT: Final = 2.0  # seconds that servers have at the start to say which models they serve
 
 log = structlog.get_logger()
@@ -58,12 +66,14 @@ class Parts(Struct, frozen=True, kw_only=True):
     """What is made before the loop runs, since making it reads files. `tls`: what TCP is served with."""
 
     settings: Settings
-    store: Store
+    store: SessionStore
     providers: Providers
     keys: Keys
     tls: ssl.SSLContext | None
     counts: Counts
     cordons: Cordons
+    agents: Mapping[str, Agent]
+    notifier: Notifier
 
 
 class _Ending(Exception):
@@ -83,15 +93,24 @@ def make_folder(path: Path) -> None:
         raise StartError(f"cannot make the folder {path}: {error.strerror}") from error
 
 
-def run(settings: Settings, environ: Mapping[str, str], announce: Callable[[Ready], None]) -> None:
-    """Be the daemon until SIGTERM or SIGINT; `announce` is called once, when it is ready.
+def run(
+    settings: Settings,
+    environ: Mapping[str, str],
+    announce: Callable[[Ready], None],
+    lent: str = "",
+    in_memory: bool = False,
+) -> None:
+    """Be the daemon until SIGTERM or SIGINT; `announce` is called once, when it is ready. `lent`: a key of operator's
+    role for as long as it runs; `in_memory`: no session is on disk.
 
     Raises StartError, and ConfigError for a provider or a mesh that cannot be used."""
     make_folder(settings.data)
     for warning in settings.warnings:
         log.warning("configuration", what=warning)
+    agents = _agents(settings)
     meshed.options(settings.mesh)  # what is wrong there is said before anything is begun
-    store = Store(settings.data)
+    store: SessionStore = MemoryStore(settings.data) if in_memory else Store(settings.data)
+    notifier = Notifier(os.environ)
     try:
         with store.lock():
             parts = Parts(
@@ -105,10 +124,12 @@ def run(settings: Settings, environ: Mapping[str, str], announce: Callable[[Read
                     settings.rehearsal,
                     settings.model,
                 ),
-                keys=Keys(settings.data / keys.FILE),
+                keys=Keys(settings.data / keys.FILE, lent=lent),
                 tls=None if settings.tls is None else listening.tls(settings.tls.cert, settings.tls.key),
                 counts=Counts(),
                 cordons=Cordons(settings.data / cordons.FILE),
+                agents=agents,
+                notifier=notifier,
             )
             asyncio.run(_serve(parts, announce))
     except (StateFileError, OwnFileError, ListenError) as error:
@@ -116,6 +137,23 @@ def run(settings: Settings, environ: Mapping[str, str], announce: Callable[[Read
     except ExceptionGroup:
         log.exception("the daemon failed")
         raise
+
+
+def _agents(settings: Settings) -> Mapping[str, Agent]:
+    """The agents' definitions. Of those that were asked for each has to be right; of the usual folder's, one that is
+    not is left out. Raises StartError.
+    """
+    if not settings.agents_given and not all(path.is_dir() for path in settings.agents.files):
+        return {}
+    found, bad = folder.load_all(settings.agents.files)
+    if bad and settings.agents_given:
+        raise StartError("\n".join(bad))
+    for why in bad:
+        log.error("an agent's definition is left out", why=why)
+    for agent in found.values():
+        for warning in agent.warnings:
+            log.warning("agent definition", agent=agent.name, what=warning)
+    return found
 
 
 async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
@@ -148,6 +186,8 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
                     group=root,
                     counts=parts.counts,
                     data=settings.data,
+                    agents=parts.agents,
+                    max_steps=settings.max_steps,
                 )
                 owned.push_async_callback(harness.close)
                 offer = admission.Offer(version, settings.data / admission.FOLDER)
@@ -167,9 +207,13 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
                     root.create_task(_keep_local(pool, settings, version), name="local worker")
                     await parts.providers.refresh(LISTING_WAIT)
                     await harness.resume()
+                    root.create_task(_sweep(harness), name="sweep")
                     log.info("ready", socket=str(settings.socket), listen=list(served.tcp), pid=os.getpid())
                     announce(Ready(settings.socket, served.tcp))
+                    parts.notifier.say(READY)
                     await ending.wait()
+                    parts.notifier.say(STOPPING)
+                    await served.drain.leave(settings.agents.drain_delay, settings.agents.shutdown_grace)
                     log.info("ending")
                 raise _Ending  # cancels what runs: a step in flight is cut, and goes on at the next start
         except* (_Ending, StartError) as ends:
@@ -196,6 +240,7 @@ async def _listen(
         socket=settings.socket,
         tls=parts.tls,
         insecure=settings.insecure,
+        caps=_caps(settings.agents),
     )
     try:
         return await listeners.enter_async_context(serve(tcp=tcp))
@@ -209,6 +254,17 @@ async def _listen(
         raise StartError(str(error)) from error
     log.warning("going on with the Unix socket alone", why=why)
     return served
+
+
+def _caps(agents: Agents) -> Caps:
+    return Caps(agents.max_concurrent_turns, agents.max_sessions, agents.session_ttl)
+
+
+async def _sweep(harness: Harness) -> None:
+    """Expire what is idle for too long, for ever."""
+    while True:
+        await harness.sweep()
+        await asyncio.sleep(SWEEP)
 
 
 async def _admit_workers(listeners: AsyncExitStack, path: Path, door: Door) -> None:

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from daemon import allowance, meshtable, strict, tuitable
+from daemon import agentstable, allowance, meshtable, strict, tuitable
+from daemon.agentstable import Agents, AgentsTable
 from daemon.allowance import Allowance
 from daemon.meshtable import MeshTable
 from daemon.strict import ConfigError as ConfigError
@@ -17,6 +18,7 @@ from daemon.tuitable import TuiTable
 
 SYSTEM_FILE: Final = Path("/etc/outrider/outrider.toml")
 STORED: Final = "providers.toml"  # in the data folder: providers that were set while a daemon ran
+AGENTS: Final = "agents"  # beside the user's outrider.toml: the folder of agents' definitions
 WORKERS: Final = "workers.sock"  # in the data folder: where workers of this machine dial
 LISTEN: Final = ("127.0.0.1:4600",)
 GRACE: Final = 600.0  # seconds that a call waits for its worker to dial again
@@ -96,8 +98,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     `model` is the default of new sessions, empty when none is named. `stored` and `written` are what `providers` is
     made of: the data folder's own tables and those of outrider.toml, which go first. `insecure`: addresses that are
     not loopback may go without TLS. `grace`: seconds that a call waits for a worker that is gone. `worker`: what the
-    local worker allows. `mesh`: how other machines join. `tui`: the terminal UI's theme and keys. `warnings`:
-    lines for the operator.
+    local worker allows. `mesh`: how other machines join. `tui`: the terminal UI's theme and keys. `agents`: the
+    declared ones and the surface that serves them; `agents_given`: where they are was said. `max_steps`: of native
+    sessions at once, 0 for any number. `warnings`: lines for the operator.
     """
 
     data: Path
@@ -112,6 +115,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     worker: Allowance
     mesh: MeshTable
     tui: TuiTable
+    agents: Agents
+    agents_given: bool
+    max_steps: int
     providers: Mapping[str, ProviderEntry]
     stored: Mapping[str, Any]
     written: Mapping[str, Any]
@@ -128,6 +134,7 @@ class _Daemon(Struct, frozen=True, forbid_unknown_fields=True):
     listen: tuple[str, ...] | UnsetType = UNSET
     socket: str = ""
     grace: Annotated[float, Meta(ge=0)] = GRACE
+    max_steps: Annotated[int, Meta(ge=0)] = 0
 
 
 class _Tls(Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,6 +154,7 @@ _SECTIONS: Final[Mapping[str, type[Struct]]] = {
     "worker": Allowance,
     "mesh": MeshTable,
     "tui": TuiTable,
+    "agents": AgentsTable,
 }
 
 
@@ -194,6 +202,9 @@ def load(
         worker=_allowance(tables),
         mesh=_mesh(tables),
         tui=_tui(tables),
+        agents=_agents(tables, user_file.parent / AGENTS),
+        agents_given=bool(tables.get("agents", {}).get("files")),
+        max_steps=daemon.max_steps,
         providers=providers(stored, written, environ, warnings),
         stored=stored,
         written=written,
@@ -316,6 +327,13 @@ def _tui(tables: Mapping[str, Any]) -> TuiTable:
     try:
         return tuitable.checked(msgspec.convert(tables.get("tui", {}), TuiTable))
     except tuitable.TuiTableError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _agents(tables: Mapping[str, Any], folder: Path) -> Agents:
+    try:
+        return agentstable.checked(msgspec.convert(tables.get("agents", {}), AgentsTable), folder)
+    except agentstable.AgentsTableError as error:
         raise ConfigError(str(error)) from error
 
 

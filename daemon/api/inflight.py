@@ -23,18 +23,19 @@ class InFlight:
 
     async def run(self, call: Coroutine[Any, Any, T], name: str) -> T:
         """The call's result. When the waiting is cancelled the call is not."""
-        task = asyncio.create_task(call, name=name)  # noqa: TID251 - owned by this object, which awaits it at its end
-        self._tasks.add(task)
+        task = self.begin(call, name)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             task.add_done_callback(_tell)
             raise
-        finally:
-            if task.done():
-                self._tasks.discard(task)
-            else:
-                task.add_done_callback(self._tasks.discard)
+
+    def begin(self, call: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """The call as a task, to be awaited shielded by who wants its result."""
+        task = asyncio.create_task(call, name=name)  # noqa: TID251 - owned by this object, which awaits it at its end
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def __aenter__(self) -> Self:
         return self

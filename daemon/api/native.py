@@ -6,6 +6,7 @@ from typing import Final
 from aiohttp import web
 
 from daemon.api import parameters, reading
+from daemon.api.drain import Drain
 from daemon.api.events import SessionEvents
 from daemon.api.gate import Caller
 from daemon.api.inflight import InFlight
@@ -27,8 +28,9 @@ CHANGING: Final = (409, 410, 503, 507)  # damaged or in another state; ended; st
 class Native:
     """The handlers, over one harness."""
 
-    def __init__(self, harness: Harness, events: SessionEvents, inflight: InFlight) -> None:
+    def __init__(self, harness: Harness, events: SessionEvents, inflight: InFlight, drain: Drain) -> None:
         self._harness = harness
+        self._drain = drain
         self._events = events
         self._inflight = inflight
 
@@ -186,6 +188,7 @@ class Native:
         return reply(await self._harness.list(status, limit or LISTED, after))
 
     async def create(self, request: web.Request, caller: Caller) -> web.Response:
+        self._drain.check()
         create = await reading.decoded(request, api.Create)
         id = await self._inflight.run(self._harness.create(create), "create")
         answer = reply(api.Created(id), 201)

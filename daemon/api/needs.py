@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from daemon.definition.agent import Agent
+from daemon.harness.census import Census
 from daemon.harness.live import LiveEvent
 from daemon.protocol import api
 from daemon.protocol.records import Record, Status, WorkerRef
@@ -100,7 +102,15 @@ class Harness(Protocol):
         """False while it starts and while it drains."""
         ...
 
-    async def create(self, create: api.Create) -> str: ...
+    @property
+    def agents(self) -> Mapping[str, Agent]:
+        """The definitions that sessions can be made from, by name."""
+        ...
+
+    @property
+    def census(self) -> Census: ...
+
+    async def create(self, create: api.Create, surface: str = "") -> str: ...
 
     async def info(self, id: str) -> api.Info: ...
 
@@ -110,7 +120,11 @@ class Harness(Protocol):
 
     async def tally(self) -> Mapping[Status, int]: ...
 
-    async def post(self, id: str, via: str, parts: Sequence[api.Part], key: str = "") -> int: ...
+    async def post(
+        self, id: str, via: str, parts: Sequence[api.Part], key: str = "", *, resting: bool = False
+    ) -> int: ...
+
+    async def rested(self, id: str) -> None: ...
 
     async def retry(self, id: str) -> Status: ...
 

@@ -9,10 +9,11 @@ from msgspec import Struct
 
 from daemon.api.errors import shown
 from daemon.harness.errors import Malformed, NotFound
-from daemon.protocol import api, events
+from daemon.protocol import agentserver, api, events
 from daemon.protocol.records import Status
 
 SESSION_ID: Final = r"^[0-9a-f]{16}$"
+TRACE: Final = r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"
 MOST: Final = 10**15 - 1  # where a number has no bound of its own: what every client's numbers hold exactly
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m)?")
@@ -118,6 +119,31 @@ class OneStatus(Parameter, frozen=True, kw_only=True):
 
     def schema(self) -> Schema:
         return {"type": "string", "enum": list(get_args(Status))}
+
+
+class Choice(Parameter, frozen=True, kw_only=True):
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    def of(self, request: web.Request) -> str:
+        """The word, empty where it is not given. Raises Malformed."""
+        text = self.given(request)
+        if text is not None and text not in self.words:
+            raise Malformed(f"{self.name}: {shown(text)} is none; there are {', '.join(self.words)}")
+        return text or ""
+
+    def schema(self) -> Schema:
+        return {"type": "string", "enum": list(self.words)}
+
+
+class TraceParent(Parameter, frozen=True, kw_only=True):
+    """The caller's span, as W3C Trace Context has it; what does not read as one is none, as the standard says."""
+
+    def of(self, request: web.Request) -> str:
+        """The header's text, empty where there is none."""
+        text = request.headers.get(self.name, "").strip()
+        return text if re.fullmatch(TRACE, text) else ""
 
 
 class SessionId(Parameter, frozen=True, kw_only=True):
@@ -257,4 +283,16 @@ LAST_EVENT = Number(
 )
 IDEMPOTENCY = Key(
     name=api.IDEMPOTENCY_HEADER, what="A post sent again under the same key lands once.", where="header"
+)
+
+ACTIVE: Final = Choice(
+    name="status", what="Only sessions of this status.", words=get_args(agentserver.Status)
+)
+ON_DISCONNECT: Final = Choice(
+    name="on_disconnect",
+    what="What becomes of the turn when its client goes away: continue unless given.",
+    words=("continue", "stop"),
+)
+TRACEPARENT: Final = TraceParent(
+    name="traceparent", what="The caller's span (W3C Trace Context); each frame repeats it.", where="header"
 )

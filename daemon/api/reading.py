@@ -47,13 +47,20 @@ async def body(request: web.Request, most: int) -> bytes:
     return bytes(got)
 
 
-async def decoded(request: web.Request, type: type[T], media: tuple[str, ...] = (JSON,)) -> T:
-    """The JSON body as a `type`, sent as one of `media`. Raises Unsupported, TooLarge, Malformed, Invalid."""
+async def decoded(
+    request: web.Request, type: type[T], media: tuple[str, ...] = (JSON,), empty: T | None = None
+) -> T:
+    """The JSON body as a `type`, sent as one of `media`; `empty` is what no body at all stands for, None for nothing.
+
+    Raises Unsupported, TooLarge, Malformed, Invalid.
+    """
     sent = request.headers.get("Content-Type")
     if sent is not None and media_type(sent)[0] not in media:
         raise Unsupported(f"Content-Type: {shown(sent)} is not taken here; send {media[0]}")
     data = await body(request, api.MAX_JSON)
     if not data.strip():
+        if empty is not None:
+            return empty
         raise Malformed("the body is empty; send JSON")
     try:
         return msgspec.json.decode(data, type=type)

@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from daemon.api import parameters, reading
+from daemon.api.drain import Drain
 from daemon.api.gate import Caller, Gate
 from daemon.api.inflight import InFlight
 from daemon.api.keys import Keys
@@ -34,6 +35,7 @@ class Running:
         counts: Counts,
         events: DaemonEvents,
         inflight: InFlight,
+        drain: Drain,
         version: str,
     ) -> None:
         self._harness = harness
@@ -44,6 +46,7 @@ class Running:
         self._counts = counts
         self._events = events
         self._inflight = inflight
+        self._drain = drain
         self._version = api.Version(version, api.VERSION)
         self.schema: dict[str, Any] = {}
 
@@ -186,7 +189,7 @@ class Running:
         return reply(api.Health("alive"))
 
     async def readyz(self, request: web.Request, caller: Caller) -> web.Response:
-        if not self._harness.ready:
+        if self._drain.leaving or not self._harness.ready:
             raise Unready("the daemon is starting or draining")
         return reply(api.Health("ready"))
 

@@ -14,7 +14,9 @@ from aiohttp import web
 from msgspec import Struct
 
 from daemon.api import errors, listening, openapi, parameters
+from daemon.api.agentserver import AgentServer, Caps
 from daemon.api.crowd import Crowd, room
+from daemon.api.drain import Drain
 from daemon.api.events import SessionEvents
 from daemon.api.gate import Caller, Gate
 from daemon.api.inflight import InFlight
@@ -26,6 +28,7 @@ from daemon.api.needs import Harness, Mesh, Providers
 from daemon.api.routes import Route
 from daemon.api.running import Running
 from daemon.api.stream import Limits
+from daemon.api.turning import Turns
 from daemon.api.watching import DaemonEvents
 from daemon.harness.counts import Counts
 
@@ -48,10 +51,14 @@ log = structlog.get_logger("daemon.api")
 
 
 class Served(Struct, frozen=True):
-    """Where the API is: the socket's path, and each TCP address as HOST:PORT with the port that was picked."""
+    """Where the API is: the socket's path, and each TCP address as HOST:PORT with the port that was picked.
+
+    `drain` ends it in order, see `Drain.leave`.
+    """
 
     socket: Path | None
     tcp: tuple[str, ...]
+    drain: Drain
 
 
 @asynccontextmanager
@@ -68,6 +75,7 @@ async def serve(
     tls: ssl.SSLContext | None = None,
     insecure: bool = False,
     limits: Limits | None = None,
+    caps: Caps = Caps(),  # noqa: B008 - frozen
     finish: float = FINISH,
     gate: Gate | None = None,
 ) -> AsyncIterator[Served]:
@@ -78,7 +86,8 @@ async def serve(
     Raises ListenError.
     """
     gate, limits = gate or Gate(keys), limits or Limits()
-    async with InFlight(finish) as inflight:
+    async with InFlight(finish) as inflight, Turns(harness, caps.turns) as turns:
+        drain = Drain(turns)
         running = Running(
             harness,
             providers,
@@ -88,10 +97,12 @@ async def serve(
             counts,
             DaemonEvents(harness, counts, limits),
             inflight,
+            drain,
             version,
         )
-        native = Native(harness, SessionEvents(harness, counts, limits), inflight)
-        routes = [*running.routes(), *Joining(mesh, inflight).routes(), *native.routes()]
+        native = Native(harness, SessionEvents(harness, counts, limits), inflight, drain)
+        agents = AgentServer(harness, turns, counts, limits, inflight, drain, caps)
+        routes = [*running.routes(), *Joining(mesh, inflight).routes(), *native.routes(), *agents.routes()]
         running.schema = openapi.document(routes, version)
         runner = _runner(routes, gate, counts, finish, limits)
         await runner.setup()
@@ -102,7 +113,9 @@ async def serve(
                 await web.SockSite(runner, listener, backlog=BACKLOG).start()
             for address in tcp:
                 await _start_tcp(runner, address, tls, insecure)
-            yield Served(socket, tuple(_shown(got) for got in runner.addresses if isinstance(got, tuple)))
+            yield Served(
+                socket, tuple(_shown(got) for got in runner.addresses if isinstance(got, tuple)), drain
+            )
         finally:
             gate.close()
             await runner.cleanup()

@@ -53,6 +53,9 @@ class Stream:
         """Send what is to be sent now."""
         raise NotImplementedError
 
+    async def last(self) -> None:
+        """Send what a stream that ends in order ends with."""
+
     def backlog(self) -> int:
         """Bytes that are still to be sent to a reader who was up to date, 0 to one who was not yet."""
         return 0
@@ -69,6 +72,7 @@ class Stream:
                 while not (self._caller.gone.is_set() or self.over):
                     await self.write()
                     await self._sleep()
+                await self.last()
                 await self._answer.write_eof()
             except ConnectionError:
                 pass  # it went; nobody is left to tell

@@ -23,8 +23,8 @@ DEPTH: Final = 100  # of lists and objects in params: what sends them on goes do
 T = TypeVar("T")
 
 
-def made(create: api.Create, models: Models) -> Config:
-    """The config of a fresh session. Raises Invalid."""
+def made(create: api.Create, models: Models, surface: str = "") -> Config:
+    """The config of a fresh session, made on that surface of the API. Raises Invalid."""
     check_workers(create.workers)
     config = Config(
         model=create.model or models.default(),
@@ -34,11 +34,13 @@ def made(create: api.Create, models: Models) -> Config:
         input=create.input,
         params=create.params,
         limits=create.limits,
+        agent=create.agent,
+        surface=surface,
     )
     known = check(config, models)
     return structs.replace(
         config,
-        tools=config.tools or tools.default_set(config.model),
+        tools=tools.default_set(config.model) if config.tools == "" else config.tools,
         input=config.input or known.input,
     )
 
@@ -76,8 +78,6 @@ def check(config: Config, models: Models) -> Model:
         raise Invalid(f"params: {why}")
     if config.limits.cost and known.price is None:
         raise Invalid(f"limits.cost: it could not be kept: {limits.unpriced(config.model)}, or leave it out")
-    if config.limits.ttl:
-        raise Invalid("limits.ttl: this release keeps no such limit; leave it out")
     return known
 
 

@@ -18,7 +18,7 @@ from daemon.pool import Cordoned, Pool, Refused, WorkerGone
 from daemon.protocol import frames, records
 from daemon.protocol.events import carries_text
 from daemon.statefile.errors import StateFileError
-from daemon.statefile.reader import Reader
+from daemon.statefile.interface import SessionLog
 
 AT_ONCE: Final = 4  # transfers: many sessions that pause together must not starve the calls of others
 MARKS: Final = 10_000  # copies of which is remembered how far they are; the others' workers are asked
@@ -52,7 +52,7 @@ class Copies:
     """The copies on one pool's workers. `open` gives a session's file; the tasks live in `group`."""
 
     def __init__(
-        self, pool: Pool, group: asyncio.TaskGroup, open: Callable[[str], Awaitable[Reader]]
+        self, pool: Pool, group: asyncio.TaskGroup, open: Callable[[str], Awaitable[SessionLog]]
     ) -> None:
         self._pool = pool
         self._group = group
@@ -155,7 +155,7 @@ class Copies:
         except Refused:
             return 0
 
-    async def _found(self, source: Reader, tip: int, size: int) -> Mark:
+    async def _found(self, source: SessionLog, tip: int, size: int) -> Mark:
         """Where a copy of this size ends, if it is one; its check sum is compared when something is put behind it."""
         at = _start()
         if not size:
@@ -169,7 +169,7 @@ class Copies:
                     break
         return Mark(n, done, at.hash) if done == size else _start()
 
-    async def _send(self, worker: str, place: str, source: Reader, mark: Mark, tip: int) -> Mark:
+    async def _send(self, worker: str, place: str, source: SessionLog, mark: Mark, tip: int) -> Mark:
         """Put the records after `mark` behind what is there; all of them in its place where the mark is the start."""
         hash, size = mark.hash.copy(), mark.size
 
@@ -191,7 +191,7 @@ class Copies:
         return Mark(tip, size, hash)
 
 
-async def _copied(source: Reader, after: int, tip: int) -> AsyncGenerator[bytes, None]:
+async def _copied(source: SessionLog, after: int, tip: int) -> AsyncGenerator[bytes, None]:
     """The records after `after`, each as it stands in a copy. Raises StateFileError, and ValueError for no records."""
     decoder = records.decoder()
     async with aclosing(source.chunks(after, tip - after)) as chunks:

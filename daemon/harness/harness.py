@@ -11,7 +11,9 @@ from typing import Final
 import aiohttp
 import structlog
 
-from daemon.harness import configs, costs, limits, posts, prompt
+from daemon.definition.agent import Agent
+from daemon.harness import configs, costs, fresh, limits, posts, resuming, sweeping
+from daemon.harness.census import Census
 from daemon.harness.changes import WORKERS, Changed
 from daemon.harness.checking import Checker
 from daemon.harness.copies import Copies
@@ -21,13 +23,13 @@ from daemon.harness.errors import (
     Conflict,
     Ended,
     HarnessError,
-    Invalid,
     NoSpace,
     NotFound,
     Unready,
     translated,
 )
 from daemon.harness.live import Live
+from daemon.harness.queue import Queue
 from daemon.harness.session import Session
 from daemon.harness.sessions import Sessions
 from daemon.harness.step import Models, Stepper
@@ -38,8 +40,7 @@ from daemon.protocol import api
 from daemon.protocol.dialing import LOCAL
 from daemon.protocol.records import Config, Status, WorkerRef, draft, error_draft, json_draft
 from daemon.statefile.errors import NoSpaceError, StateFileError
-from daemon.statefile.store import Store
-from daemon.statefile.writer import Log
+from daemon.statefile.interface import SessionLog, SessionStore
 
 NEEDS_STEP: Final[frozenset[Status]] = frozenset({"open", "interrupted"})
 PATIENCE: Final = 10.0  # seconds a start waits for changed files to be read; the rest is read while it serves
@@ -53,7 +54,7 @@ class Harness:
     def __init__(
         self,
         *,
-        store: Store,
+        store: SessionStore,
         pool: Pool,
         models: Models,
         http: aiohttp.ClientSession | None,
@@ -62,10 +63,15 @@ class Harness:
         group: asyncio.TaskGroup,
         counts: Counts | None = None,
         data: Path | None = None,
+        agents: Mapping[str, Agent] | None = None,
+        max_steps: int = 0,
     ) -> None:
         self._store = store
         self._pool = pool
         self._models = models
+        self.agents = agents or {}
+        self.census = Census()
+        self._queue = Queue(max_steps)
         self._group = group
         self._counts = counts or Counts()
         self._environments = Environments(pool, group, clock, data / FILE if data else None)
@@ -84,25 +90,22 @@ class Harness:
         self._sessions = Sessions(store, release, self._counts, cost)
         self._copies = Copies(pool, group, self._sessions.log)
         self._checker = Checker(models, clock, partial(limits.reached, cost=cost))
+        self._clock = clock
         self._started = clock()
         self.ready = False
 
-    async def create(self, create: api.Create) -> str:
-        """Make a session and return its id. Raises Invalid, NotFound (of `from`), NoSpace."""
+    async def create(self, create: api.Create, surface: str = "") -> str:
+        """Make a session and return its id. `surface`: of the API it is made on. Raises Invalid, NotFound (of `from`),
+        NoSpace.
+        """
         if create.from_:
             return await self._copy(create)
-        config = configs.made(create, self._models)
-        drafts = [
-            draft("start"),
-            json_draft("config", config),
-            draft("system", prompt.SYSTEM, source="harness"),
-        ]
-        if create.instructions.strip():
-            drafts.append(draft("system", create.instructions, source="session"))
+        config, drafts = fresh.session(create, surface, self.agents, self._models)
         with translated():
             id, made = await self._store.create(*drafts)
         self._sessions.touch(id)
         self._counts.written(made.n, made.span(0)[1])
+        self.census.made(id, config, self._clock())
         return id
 
     async def info(self, id: str) -> api.Info:
@@ -119,10 +122,13 @@ class Harness:
         """How many sessions are in each status."""
         return await self._sessions.tally()
 
-    async def post(self, id: str, via: str, parts: Sequence[api.Part], key: str = "") -> int:
+    async def post(
+        self, id: str, via: str, parts: Sequence[api.Part], key: str = "", *, resting: bool = False
+    ) -> int:
         """Append one message per part and kick the session once; returns the last one's number, durable by then.
 
-        With `key`, the same key and parts again append nothing and return the first post's number.
+        With `key`, the same key and parts again append nothing and return the first post's number. `resting`: refuse
+        a session that is stepping (Conflict), so that this post begins a turn.
         Raises NotFound, Malformed, Conflict, Ended, TooLarge, Unsupported, NoSpace, Unready.
         """
         posts.check_name("via", via)
@@ -135,6 +141,10 @@ class Harness:
                 last = session.chain.posts.get(key) if key else None
                 if last is None:
                     self._check_writable(session)
+                    if resting and session.stepping:
+                        raise Conflict(
+                            f"session {id} is busy: a turn is running; wait for its end, or stop it"
+                        )
                     drafts = [
                         draft("message", part.body, part.type, via=via, idempotency_key=key) for part in parts
                     ]
@@ -145,6 +155,12 @@ class Harness:
                     await posts.check_same(session, last, key, parts)
             await session.log.sync()
         return last
+
+    async def rested(self, id: str) -> None:
+        """Return once nobody steps the session. Raises NotFound."""
+        session = await self._sessions.get(id)
+        while (runner := session.runner) is not None:
+            await asyncio.wait({runner})
 
     async def retry(self, id: str) -> Status:
         """Kick from the tip and permit one step of a failed session. Raises NotFound, Ended, Conflict, Unready."""
@@ -190,6 +206,15 @@ class Harness:
                     await self.stop(id, via)
                 self._check_writable(session)
                 await session.append(draft("end", via=via, reason="ended"))
+        self._over(session)
+
+    async def sweep(self) -> None:
+        """End for good every session that has been idle past its `limits.ttl`."""
+        await sweeping.sweep(self._sessions, self.census, self._clock(), self._check_writable, self._over)
+
+    def _over(self, session: Session) -> None:
+        """It has ended: its workers are told, its environments go."""
+        self.census.saw(self._sessions.describe(session))
         self._copy_to_workers(session)
         for ref in session.config.workers:
             self._environments.end(ref.name, session.id, ENDED)
@@ -223,7 +248,7 @@ class Harness:
         """
         return await self._checker.check(await self._sessions.get(id), model)
 
-    async def log(self, id: str) -> Log:
+    async def log(self, id: str) -> SessionLog:
         """The session's log, to read from. Raises NotFound."""
         return await self._sessions.log(id)
 
@@ -262,30 +287,14 @@ class Harness:
         Returns when all are kicked, or when PATIENCE is over; it then goes on beside what else is done.
         """
         await self._environments.start()
-        looking = self._group.create_task(self._look(), name="look at the sessions")
+        look = resuming.look(self._sessions, NEEDS_STEP, self._kick, self._serve)
+        looking = self._group.create_task(look, name="look at the sessions")
+        self._group.create_task(resuming.count(self._sessions, self.census), name="count the sessions")
         await asyncio.wait({looking}, timeout=PATIENCE)
         self._sessions.looked.set()
 
-    async def _look(self) -> None:
-        try:
-            async for ids in self._sessions.look(NEEDS_STEP):
-                self.ready = True
-                for id in ids:
-                    await self._go_on(id)
-        except HarnessError as error:
-            log.error("the sessions' folder cannot be looked at; open sessions wait", why=str(error))
+    def _serve(self) -> None:
         self.ready = True
-
-    async def _go_on(self, id: str) -> None:
-        try:
-            session = await self._sessions.get(id)
-        except HarnessError as error:
-            log.error("session not resumed", session=id, why=str(error))
-            return
-        origin, chain = session.origin, session.chain
-        untouched = origin is not None and chain.n < origin.n  # a copy waits for what it was made for
-        if session.damage is None and chain.status in NEEDS_STEP and not untouched:
-            self._kick(session)
 
     async def close(self) -> None:
         """Let go of everything that runs. No stop: what is in flight goes on at the next start."""
@@ -323,6 +332,7 @@ class Harness:
             session.runner = None
             session.stopped.set()
             self._sessions.rest(session)
+            self.census.saw(self._sessions.describe(session))
 
     def _copy_to_workers(self, session: Session) -> None:
         self._copies.update(session.id, [ref.name for ref in session.config.workers])
@@ -332,7 +342,8 @@ class Harness:
         try:
             while session.chain.status in NEEDS_STEP or (session.permit and session.chain.status == "failed"):
                 session.permit = False
-                await self._stepper.step(session)
+                async with self._queue.place(session):
+                    await self._stepper.step(session)
             session.permit = False
         except NoSpaceError as error:
             await self._fail(
@@ -380,6 +391,7 @@ class Harness:
         configs.check(after, self._models)
         with translated():
             (stored,) = await session.append(json_draft("config", after, via=via))
+        self.census.saw(self._sessions.describe(session))
         return before, stored.n
 
     async def _drop(self, id: str, worker: str) -> None:
@@ -391,13 +403,7 @@ class Harness:
         self._environments.tell(worker, id)
 
     async def _copy(self, create: api.Create) -> str:
-        extra = [
-            name
-            for name in ("model", "context", "workers", "input", "params", "tools", "instructions")
-            if getattr(create, name)
-        ]
-        if extra:
-            raise Invalid(f"{extra[0]}: a copy takes it from its source; leave it out")
+        fresh.check_copy(create)
         source = await self._sessions.log(create.from_)
         with translated():
             id = await self._store.copy(create.from_, create.n or source.durable_n + 1)

@@ -1,24 +1,15 @@
 """Say what stands about a session: from its chain in memory, or from its file alone."""
 
 import logging
-import os
-import stat
-from bisect import bisect_right
 from collections.abc import Iterable
-from typing import Final
 
 from daemon.chain import Chain
 from daemon.protocol import api
 from daemon.protocol.records import BadRecord, Config, Record, Status
 from daemon.provider import prices
-from daemon.statefile import blocks
-from daemon.statefile.descriptors import FLAGS
 from daemon.statefile.errors import Damage
 from daemon.statefile.index import Row
-from daemon.statefile.scan import Scan, irregular, scan_fd, unreadable
-from daemon.statefile.store import PASSING, Store
-
-SLICE: Final = 4 << 20  # bytes of records that are in memory at once, or one record
+from daemon.statefile.interface import SessionStore
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +44,9 @@ def describe(
     )
 
 
-def read(store: Store, ids: Iterable[str], cost: prices.Costs = prices.unknown) -> dict[str, Row | None]:
+def read(
+    store: SessionStore, ids: Iterable[str], cost: prices.Costs = prices.unknown
+) -> dict[str, Row | None]:
     """What these sessions' files say, None for one that is not there. Blocks.
 
     One that cannot be read for now, because the process has run out of descriptors or memory, is left out.
@@ -79,42 +72,9 @@ def fold(chain: Chain, records: Iterable[Record]) -> BadRecord | None:
     return None
 
 
-def _read(store: Store, id: str, cost: prices.Costs) -> Row:
-    """Raises FileNotFoundError; OSError of PASSING."""
-    path = store.path(id)
-    try:
-        fd = os.open(path, os.O_RDONLY | FLAGS)
-    except OSError as error:
-        if error.errno in PASSING:
-            raise
-        there = os.stat(path)
-        return _row(store, id, there, Chain(), unreadable(error).damage, cost)
-    try:
-        there = os.fstat(fd)
-        found = scan_fd(fd) if stat.S_ISREG(there.st_mode) else irregular()
-        chain = Chain()
-        return _row(store, id, there, chain, _fold(chain, fd, found) or found.damage, cost)
-    finally:
-        os.close(fd)
-
-
-def _row(
-    store: Store, id: str, there: os.stat_result, chain: Chain, damage: Damage | None, cost: prices.Costs
-) -> Row:
-    info = describe(id, chain, damage, store.origin(id), cost=cost)
-    return Row(there.st_size, there.st_mtime_ns, info, chain.spent)
-
-
-def _fold(chain: Chain, fd: int, found: Scan) -> Damage | None:
-    """Add what the scan found; where that is no longer, or no session, the damage."""
-    offsets = found.offsets
-    try:
-        while chain.n < len(offsets):
-            start = offsets[chain.n]
-            last = max(bisect_right(offsets, start + SLICE), chain.n + 1)
-            end = offsets[last] if last < len(offsets) else found.end
-            if (bad := fold(chain, blocks.read_records(fd, start, end, chain.n + 1))) is not None:
-                return Damage(chain.n + 1, offsets[chain.n], str(bad))
-    except blocks.Unread as error:
-        return Damage(bisect_right(offsets, error.offset), error.offset, error.reason)
-    return None
+def _read(store: SessionStore, id: str, cost: prices.Costs) -> Row:
+    """Raises FileNotFoundError, and OSError where it cannot be read for now."""
+    chain = Chain()
+    found = store.survey(id, chain.add)
+    info = describe(id, chain, found.damage, store.origin(id), cost=cost)
+    return Row(found.size, found.mtime_ns, info, chain.spent)

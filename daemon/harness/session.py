@@ -12,7 +12,7 @@ from daemon.protocol.frames import Hello
 from daemon.protocol.records import Config, Record
 from daemon.provider.base import Wire
 from daemon.statefile.errors import Damage, StateFileError
-from daemon.statefile.writer import Log
+from daemon.statefile.interface import SessionLog
 
 BIG: Final = (
     1 << 20
@@ -25,7 +25,7 @@ class Session:
     def __init__(
         self,
         id: str,
-        log: Log,
+        log: SessionLog,
         chain: Chain,
         live: LiveReaders,
         changed: Callable[[str], None] = lambda id: None,

@@ -18,8 +18,7 @@ from daemon.protocol.records import Status
 from daemon.provider import prices
 from daemon.statefile.errors import Damage, StateFileError
 from daemon.statefile.index import Note, Row
-from daemon.statefile.store import Store
-from daemon.statefile.writer import Log
+from daemon.statefile.interface import SessionLog, SessionStore
 
 KEPT: Final = 64  # idle sessions kept in memory
 BATCH: Final = 64  # files read in one go; the first ones are known before the last are read
@@ -35,7 +34,7 @@ class Sessions:
     """
 
     def __init__(
-        self, store: Store, release: str, counts: Counts, cost: prices.Costs = prices.unknown
+        self, store: SessionStore, release: str, counts: Counts, cost: prices.Costs = prices.unknown
     ) -> None:
         self._store = store
         self._counts = counts
@@ -68,7 +67,7 @@ class Sessions:
                 self._shed()
             return session
 
-    async def log(self, id: str) -> Log:
+    async def log(self, id: str) -> SessionLog:
         """The session's log, without folding its records. Raises NotFound, Unready, NoSpace."""
         if (session := self._at_hand(id)) is not None and not session.log.broken:
             return session.log
@@ -82,7 +81,7 @@ class Sessions:
         if (note := self._notes.get(id)) is not None:
             return note.info
         with translated():
-            self._store.path(id)
+            self._store.check_id(id)
             if id not in self._touched and (known := await self._index.get(id)) is not None:
                 return known
             row = (await self._read([id])).get(id)

@@ -58,7 +58,10 @@ Role = Literal["viewer", "operator", "admin"]
 
 
 class Create(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Body of POST /sessions: a fresh session, or with `from` a copy of that session's records 1 to n-1."""
+    """Body of POST /sessions: a fresh session, or with `from` a copy of that session's records 1 to n-1.
+
+    `agent`: a definition that the daemon has, with its `inputs`; what is given beside them goes before what it says.
+    """
 
     model: str = ""
     context: Annotated[int, Meta(ge=0)] = 0
@@ -68,6 +71,8 @@ class Create(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     tools: str | tuple[str, ...] = ""
     limits: Limits = Limits()
     instructions: str = ""
+    agent: str = ""
+    inputs: dict[str, Any] = {}
     from_: str = ""
     n: Annotated[int, Meta(ge=0)] = 0
 

@@ -161,7 +161,10 @@ class Limits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
 
 class Config(Struct, frozen=True, omit_defaults=True):
-    """Body of a config record. `context`: tokens, 0 is the model's own limit. `input`: media types taken."""
+    """Body of a config record. `context`: tokens, 0 is the model's own limit. `input`: media types taken.
+
+    `agent`: name of the definition it was made from; `surface`: of the API it was made on, empty for the native one.
+    """
 
     model: str
     tools: str | tuple[str, ...] = ""
@@ -170,6 +173,8 @@ class Config(Struct, frozen=True, omit_defaults=True):
     input: tuple[str, ...] = ()
     params: dict[str, Any] = {}
     limits: Limits = Limits()
+    agent: str = ""
+    surface: str = ""
 
 
 class _AnyWorker(WorkerRef, frozen=True, forbid_unknown_fields=False):
@@ -247,7 +252,17 @@ def config_of(record: Record) -> Config:
     read = _body(_config, record)
     workers = tuple(WorkerRef(worker.name, worker.cwd) for worker in read.workers)
     limits = Limits(**structs.asdict(read.limits))
-    return Config(read.model, read.tools, workers, read.context, read.input, read.params, limits)
+    return Config(
+        read.model,
+        read.tools,
+        workers,
+        read.context,
+        read.input,
+        read.params,
+        limits,
+        read.agent,
+        read.surface,
+    )
 
 
 def call_of(record: Record) -> CallBody:

@@ -12,10 +12,10 @@ import os
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct, structs
@@ -23,7 +23,6 @@ from msgspec import Struct, structs
 from daemon.protocol.api import Info
 from daemon.protocol.records import Spent, Status
 from daemon.statefile.errors import StateFileError
-from daemon.statefile.publish import NAME, SESSIONS, STATE
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,20 +88,45 @@ class Page(Struct, frozen=True):
     stale: Sequence[str] = ()
 
 
+class Source(Protocol):
+    """What the rows are held against: the sessions as they are now. Called in the index's thread."""
+
+    def changed(self) -> int:
+        """A number that differs once a session has come or gone: a time (ns), or a count."""
+        ...
+
+    def ids(self) -> Iterable[str]:
+        """Every session's id. Raises StateFileError."""
+        ...
+
+    def all(self) -> Iterator[tuple[str, int, int]]:
+        """(id, bytes, time of change in ns) of every session. Raises StateFileError."""
+        ...
+
+    def at(self, id: str) -> tuple[int, int] | None:
+        """(Bytes, time of change) of one, None where it is not there."""
+        ...
+
+
 class Index:
-    """The index of one data folder. All of it runs in one thread, one call after the other as they were made.
+    """The index of one data folder, or in memory where `data` is None. All of it runs in one thread, one call after the
+    other as they were made.
 
     `version` is the release: what another one wrote is not read. `cost` is called in that thread, for each session that
-    is given. A call on an index that fails is made again on the
-    next one. All raise StateFileError when that does not help, and once it is closed.
+    is given. A call on an index that fails is made again on the next one. All raise StateFileError when that does not
+    help, and once it is closed.
     """
 
     def __init__(
-        self, data: Path, version: str, cost: Callable[[Sequence[Spent]], float | None] = lambda spent: None
+        self,
+        data: Path | None,
+        source: Source,
+        version: str,
+        cost: Callable[[Sequence[Spent]], float | None] = lambda spent: None,
     ) -> None:
         self._cost = cost
-        self._path = data / FILE
-        self._folder = data / SESSIONS
+        self._path = data / FILE if data is not None else None
+        self._source = source
         self._version = f"{SCHEMA} {version}"
         self._executor = ThreadPoolExecutor(1, "index")
         self._closed = False
@@ -156,7 +180,8 @@ class Index:
         self, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         if self._closed:
-            raise StateFileError(f"the data folder {self._path.parent} is closed")
+            where = f"the data folder {self._path.parent}" if self._path else "the list of sessions"
+            raise StateFileError(f"{where} is closed")
 
         def whole() -> T:
             while True:
@@ -175,11 +200,11 @@ class Index:
     def _open(self) -> sqlite3.Connection:
         """The connection; as a context it is a transaction. Raises sqlite3.Error."""
         if self._db is None:
-            in_memory = self._failures >= FAILURES
-            if not in_memory:
+            path = None if self._failures >= FAILURES else self._path
+            if path is not None:
                 with contextlib.suppress(OSError):  # SQLite's own attempt says what is wrong
-                    os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            self._db = db = sqlite3.connect(":memory:" if in_memory else self._path)
+                    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._db = db = sqlite3.connect(path or ":memory:")
             db.execute("PRAGMA locking_mode = EXCLUSIVE")  # one daemon; and there is no file of shared memory
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")  # whole after a power cut; what it lost is read again
@@ -200,7 +225,7 @@ class Index:
             log.error("%s cannot be kept: until the next start the list is in memory", self._path)
         self._drop()
         self._known, self._rest = None, 0.0
-        for end in BESIDE:
+        for end in BESIDE if self._path else ():
             with contextlib.suppress(OSError):
                 os.unlink(f"{self._path}{end}")
 
@@ -211,10 +236,7 @@ class Index:
                 db.close()
 
     def _behind(self, db: sqlite3.Connection) -> list[str]:
-        try:
-            changed = os.stat(self._folder).st_mtime_ns
-        except OSError:
-            changed = 0
+        changed = self._source.changed()
         if self._known is not None and (changed == self._known or time.monotonic() < self._rest):
             return []
         start = time.thread_time()
@@ -227,39 +249,14 @@ class Index:
     def _differing(self, db: sqlite3.Connection) -> list[str]:
         known = {id: (size, when) for id, size, when in db.execute("SELECT id, size, mtime_ns FROM sessions")}
         changed = []
-        for id, entry in self._files():
-            try:
-                now = entry.stat()
-            except OSError:
-                continue  # removed just now
-            if known.pop(id, None) != (now.st_size, now.st_mtime_ns):
-                changed.append((now.st_mtime_ns, id))
+        for id, size, mtime_ns in self._source.all():
+            if known.pop(id, None) != (size, mtime_ns):
+                changed.append((mtime_ns, id))
         return [*(id for _, id in sorted(changed, reverse=True)), *known]
 
     def _unknown(self, db: sqlite3.Connection) -> list[str]:
         known = {id for (id,) in db.execute("SELECT id FROM sessions")}
-        return sorted(known ^ {id for id, _ in self._files()})
-
-    def _files(self) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
-        try:
-            with os.scandir(self._folder) as entries:
-                for entry in entries:
-                    if match := NAME.fullmatch(entry.name):
-                        yield match[1], entry
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise StateFileError(f"{self._folder} cannot be read: {error.strerror}") from error
-
-    def _same(self, id: str, size: int, mtime_ns: int) -> bool:
-        try:
-            now = os.stat(self._file(id))
-        except OSError:
-            return False
-        return now.st_size == size and now.st_mtime_ns == mtime_ns
-
-    def _file(self, id: str) -> str:
-        return f"{self._folder}/{id}{STATE}"
+        return sorted(known ^ set(self._source.ids()))
 
     def _put(self, db: sqlite3.Connection, rows: Mapping[str, Row | None]) -> None:
         db.executemany(
@@ -281,20 +278,16 @@ class Index:
     def _note(self, db: sqlite3.Connection, notes: Mapping[str, Note]) -> list[str]:
         refused = []
         for id, note in notes.items():
-            try:
-                now = os.stat(self._file(id))
-            except OSError:
-                refused.append(id)
-                continue
-            if now.st_size == note.size:
-                self._set(db, id, Row(note.size, now.st_mtime_ns, note.info, note.spent))
+            now = self._source.at(id)
+            if now is not None and now[0] == note.size:
+                self._set(db, id, Row(note.size, now[1], note.info, note.spent))
             else:
                 refused.append(id)
         return refused
 
     def _get(self, db: sqlite3.Connection, id: str) -> Info | None:
         row = db.execute("SELECT size, mtime_ns, info FROM sessions WHERE id = ?", (id,)).fetchone()
-        if row is None or not self._same(id, row[0], row[1]):
+        if row is None or self._source.at(id) != (row[0], row[1]):
             return None
         return self._info(row[2])
 
@@ -358,7 +351,7 @@ class Index:
         values = before if status is None else (*before, status)
         for updated, id, size, mtime_ns, encoded in cursor.execute(asked, values):
             if id not in without:
-                info = self._info(encoded) if self._same(id, size, mtime_ns) else None
+                info = self._info(encoded) if self._source.at(id) == (size, mtime_ns) else None
                 if info is None:
                     stale.append(id)
                 yield updated, id, info

@@ -1,11 +1,14 @@
 """Where a session may be copied: pure, over its header lines."""
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
 from daemon.protocol import records
+from daemon.statefile.errors import CopyPointError, MissingError
 
 FIRST: Final = 3  # start and config belong to every session
+ID: Final = re.compile(r"[0-9a-f]{16}")
 
 
 def copy_points(lines: Iterable[bytes]) -> tuple[list[int], int]:
@@ -42,3 +45,22 @@ def copy_points(lines: Iterable[bytes]) -> tuple[list[int], int]:
 def nearest(points: list[int], n: int) -> int:
     """The point nearest to `n`, the earlier of two; 0 where there is none."""
     return min(points, key=lambda point: (abs(point - n), point), default=0)
+
+
+def check(id: str, n: int, tip: int, lines: Iterable[bytes]) -> int:
+    """How many records and one a copy with `n` has of a session with records 1 to `tip`. Raises CopyPointError."""
+    possible, end = copy_points(lines)
+    at = min(n, end)
+    if not FIRST <= n <= tip + 1:
+        why = f"it has records 1 to {tip}, so n is {FIRST} to {tip + 1}"
+        raise CopyPointError(id, n, why, nearest(possible, n))
+    if at not in possible:
+        why = f"a call before record {at} has no result before it"
+        raise CopyPointError(id, n, why, nearest(possible, n))
+    return at
+
+
+def check_id(id: str) -> None:
+    """Raises MissingError for what is no session's id."""
+    if not ID.fullmatch(id):
+        raise MissingError(id)

@@ -1,7 +1,6 @@
 """The data folder: makes, opens, copies and lists the sessions' files; one Log for a file."""
 
 import asyncio
-import errno
 import logging
 import os
 import secrets
@@ -24,13 +23,14 @@ from daemon.protocol.records import Record, Spent
 from daemon.statefile import blocks, lock, points
 from daemon.statefile.descriptors import FLAGS, MAX_OPEN, Descriptors, open_file
 from daemon.statefile.errors import (
-    CopyPointError,
     MissingError,
     NoSpaceError,
     ReopenError,
     StateFileError,
 )
+from daemon.statefile.files import PASSING, Files, survey
 from daemon.statefile.index import Index
+from daemon.statefile.interface import Survey
 from daemon.statefile.publish import FROM, NAME, SESSIONS, STATE, copy_bytes, publish
 from daemon.statefile.scan import Scan, irregular, scan_fd, unreadable
 from daemon.statefile.threads import Threads
@@ -38,7 +38,6 @@ from daemon.statefile.writer import Log, stored
 
 MAX_LOGS: Final = 1024  # kept though nobody uses them: 8 bytes a record each
 MAX_SIDECAR: Final = 4096  # bytes; a sidecar has some 60
-PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # our lack, not the file's
 
 log = logging.getLogger(__name__)
 _origin = msgspec.json.Decoder(Origin).decode
@@ -97,13 +96,16 @@ class Store:
         """The list of sessions as it was last known, for this release; `cost` as Index has it. Close it before the
         store.
         """
-        return Index(self._data, version, cost)
+        return Index(self._data, Files(self._data), version, cost)
 
-    def path(self, id: str) -> Path:
-        """Where a session's file is, if there is one. Raises MissingError for what is no id."""
-        if not NAME.fullmatch(f"{id}{STATE}"):
-            raise MissingError(id)
-        return self._sessions / f"{id}{STATE}"
+    def check_id(self, id: str) -> None:
+        """Raises MissingError for what is no id."""
+        points.check_id(id)
+
+    def survey(self, id: str, add: Callable[[Record], None]) -> Survey:
+        """See interface.SessionStore."""
+        self.check_id(id)
+        return survey(self._sessions / f"{id}{STATE}", add)
 
     def ids(self) -> list[str]:
         """Every session's id, sorted. Reads the folder: blocks, call it in a thread."""
@@ -128,7 +130,7 @@ class Store:
         found = self._live.get(id)
         if found is None or found.broken:
             self._check()
-            self.path(id)
+            self.check_id(id)
             task = self._opening.get(id)
             if task is None:
                 task = self._opening[id] = self._threads.own(self._load(id, found), f"open {id}")
@@ -145,14 +147,7 @@ class Store:
         source = await self.open(id)
         tip = source.durable_n
         lines = (await source.headers(0)).split(b"\n")[:-1]
-        possible, end = await self._threads.run(points.copy_points, lines)
-        at = min(n, end)
-        if not points.FIRST <= n <= tip + 1:
-            why = f"it has records 1 to {tip}, so n is {points.FIRST} to {tip + 1}"
-            raise CopyPointError(id, n, why, points.nearest(possible, n))
-        if at not in possible:
-            why = f"a call before record {at} has no result before it"
-            raise CopyPointError(id, n, why, points.nearest(possible, n))
+        at = await self._threads.run(points.check, id, n, tip, lines)
         return await self._threads.whole(self._copy(source, at), f"copy {id}")
 
     def origin(self, id: str) -> Origin | None:

@@ -96,12 +96,22 @@ def serving(verb: Verb) -> Verb:
     @click.option(
         "--insecure", is_flag=True, help="Listen on addresses that are not loopback without TLS too."
     )
+    @click.option(
+        "--agent",
+        "agents",
+        multiple=True,
+        metavar="FILE|FOLDER",
+        type=click.Path(),
+        help="Agents' definitions. Repeatable.",
+    )
     @functools.wraps(verb)
-    def with_options(options: "Options", listen: tuple[str, ...], insecure: bool, **rest: Any) -> Any:
+    def with_options(
+        options: "Options", listen: tuple[str, ...], insecure: bool, agents: tuple[str, ...], **rest: Any
+    ) -> Any:
         from msgspec.structs import replace
 
         addresses = tuple(address for address in listen if address != "none") if listen else None
-        return verb(replace(options, listen=addresses, insecure=insecure), **rest)
+        return verb(replace(options, listen=addresses, insecure=insecure, agents=agents), **rest)
 
     return placed(with_options)
 

@@ -32,7 +32,7 @@ from daemon.worker import keeper, launch
 START: Final = 60.0  # seconds a daemon has to be ready: it looks at every session first
 POLL: Final = 0.1  # seconds between two looks at a daemon that starts or ends
 CLOSED: Final = 2.0  # seconds from the close of its stdout to the end of a daemon that does not start
-END: Final = 40.0  # seconds it has to end: requests in flight have 15
+END: Final = 60.0  # seconds it has to end: turns have 25 and requests in flight 15
 WORKER: Final = (
     5.0  # seconds that `up` waits for the local worker; without it sessions wait for it all the same
 )
@@ -48,6 +48,7 @@ class Options(Struct, frozen=True):
     socket: str = ""
     listen: tuple[str, ...] | None = None
     insecure: bool = False
+    agents: tuple[str, ...] = ()
 
     def settings(self, environ: Mapping[str, str]) -> Settings:
         """All settings under these. Raises ConfigError."""
@@ -55,7 +56,11 @@ class Options(Struct, frozen=True):
             environ, data=self.data, socket=self.socket, listen=self.listen, insecure=self.insecure
         )
         config.check_socket(read.socket)
-        return read
+        if not self.agents:
+            return read
+        files = tuple(Path(os.path.abspath(Path(file).expanduser())) for file in self.agents)
+        agents = msgspec.structs.replace(read.agents, files=files)
+        return msgspec.structs.replace(read, agents=agents, agents_given=True)
 
     def arguments(self) -> list[str]:
         """The same as a command line."""
@@ -63,6 +68,7 @@ class Options(Struct, frozen=True):
         given += [f"--socket={self.socket}"] if self.socket else []
         if self.listen is not None:
             given += [f"--listen={address}" for address in self.listen or ("none",)]
+        given += [f"--agent={os.path.abspath(Path(file).expanduser())}" for file in self.agents]
         return given + (["--insecure"] if self.insecure else [])
 
 

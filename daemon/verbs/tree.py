@@ -8,7 +8,7 @@ import click
 from daemon.verbs.commands import daemons, sessions, setup, talking, working
 
 GROUPS: Final = {
-    "Run the daemon": ("up", "down", "daemon", "doctor"),
+    "Run the daemon": ("up", "down", "daemon", "serve", "agent", "doctor"),
     "Talk to an agent": ("run", "new", "post", "tail"),
     "Manage sessions": ("ls", "info", "check", "config", "fork", "stop", "retry", "end"),
     "Be a worker": ("worker",),

@@ -1,11 +1,11 @@
 """How the verbs on the daemon itself are written."""
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from daemon.verbs.options import json_option, placed, serving
+from daemon.verbs.options import json_option, placed, serving, whole_number
 
 if TYPE_CHECKING:
     from daemon.verbs.service import Options
@@ -50,6 +50,63 @@ def down(options: "Options", json: bool) -> int:
     from daemon.verbs import service
 
     return service.down(options, os.environ, json)
+
+
+@click.command(short_help="Serve an agent's definition over HTTP.")
+@click.argument("file", metavar="FILE", type=click.Path())
+@click.option(
+    "--host", default="127.0.0.1", metavar="HOST", help="Address to listen on; 127.0.0.1 unless given."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    metavar="PORT",
+    help="8080 unless given; 0: a free one.",
+)
+@click.option("--insecure", is_flag=True, help="Listen on an address that is not loopback without TLS too.")
+@click.option("--in-memory", is_flag=True, help="Keep no session on disk: all are gone at the end.")
+@click.option("--data", default="", metavar="FOLDER", help="Data folder; also OUTRIDER_DATA.")
+@click.option(
+    "--max-concurrent-turns", type=whole_number(), metavar="N", help="Turns at once; 0: any number."
+)
+@click.option(
+    "--max-sessions", type=whole_number(), metavar="N", help="Sessions that have not ended; 0: any number."
+)
+@click.option(
+    "--session-ttl", metavar="TIME", help="How long a session may be idle, such as 168h; 0: for ever."
+)
+@click.option("--shutdown-grace", metavar="TIME", help="How long turns have to end at the end, such as 25s.")
+@click.option(
+    "--drain-delay", metavar="TIME", help="How long before that requests are still taken, such as 5s."
+)
+@json_option
+def serve(
+    file: str, host: str, port: int, insecure: bool, in_memory: bool, data: str, json: bool, **limits: Any
+) -> int:
+    """Be a daemon of the agent that FILE declares, in the foreground, until SIGTERM or Ctrl-C.
+
+    The first lines on stdout say where it is, and the key of this run; set OUTRIDER_KEY to choose the key yourself.
+    """
+    from daemon.verbs import serve
+
+    asked = serve.Limits(**limits)
+    return serve.serve(file, host, port, data, in_memory, insecure, asked, os.environ, json)
+
+
+@click.group(short_help="Check agents' definitions.")
+def agent() -> None:
+    """Check agents' definitions."""
+
+
+@agent.command("check")
+@click.argument("file", metavar="FILE", type=click.Path())
+@json_option
+def agent_check(file: str, json: bool) -> int:
+    """Say whether the agent that FILE declares can be used, what inputs it takes, and what of it is not acted on."""
+    from daemon.verbs import serve
+
+    return serve.check(file, json)
 
 
 @click.command(short_help="Check everything, and say what to do.")
@@ -114,4 +171,4 @@ def completion(shell: str) -> int:
     return 0
 
 
-COMMANDS: Final = (daemon, up, down, doctor, wheelhouse, completion)
+COMMANDS: Final = (daemon, up, down, serve, agent, doctor, wheelhouse, completion)

@@ -13,6 +13,8 @@ from daemon.api import server
 from daemon.api.keys import Keys
 from daemon.api.needs import Log
 from daemon.api.server import Served
+from daemon.definition.agent import Agent
+from daemon.harness.census import Census
 from daemon.harness.changes import Changed, Changes
 from daemon.harness.counts import Counts
 from daemon.harness.errors import Conflict, Ended, HarnessError, Invalid, Malformed, NotFound
@@ -114,6 +116,9 @@ class FakeHarness:
         self.patches: list[api.ConfigPatch] = []
         self.changed = Changes()
         self.left = asyncio.Event()
+        self.agents: dict[str, Agent] = {}
+        self.census = Census()
+        self.census.complete.set()
 
     def session(self, *texts: str) -> str:
         """A new session with a start, a config and a message for each text."""
@@ -129,7 +134,7 @@ class FakeHarness:
         if self.failure is not None:
             raise self.failure
 
-    async def create(self, create: api.Create) -> str:
+    async def create(self, create: api.Create, surface: str = "") -> str:
         await self._change()
         if create.model == "nobody/none":
             raise Invalid("model: no provider serves nobody/none")
@@ -158,7 +163,12 @@ class FakeHarness:
     async def tally(self) -> Mapping[Status, int]:
         return Counter([(await self.info(id)).status for id in self.logs])
 
-    async def post(self, id: str, via: str, parts: Sequence[api.Part], key: str = "") -> int:
+    async def rested(self, id: str) -> None:
+        await self.log(id)
+
+    async def post(
+        self, id: str, via: str, parts: Sequence[api.Part], key: str = "", *, resting: bool = False
+    ) -> int:
         await self._change()
         log = self._memory(id)
         if id in self.ended:

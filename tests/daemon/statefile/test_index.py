@@ -10,6 +10,7 @@ from msgspec import structs
 from daemon.protocol.api import Info
 from daemon.protocol.records import Config, Status
 from daemon.statefile.errors import StateFileError
+from daemon.statefile.files import Files
 from daemon.statefile.index import FAILURES, FILE, Index, Note, Row
 
 VERSION = "1.2.3"
@@ -18,7 +19,7 @@ VERSION = "1.2.3"
 @pytest.fixture
 async def index(data: Path) -> AsyncIterator[Index]:
     (data / "sessions").mkdir(parents=True)
-    index = Index(data, VERSION)
+    index = Index(data, Files(data), VERSION)
     yield index
     await index.close()
 
@@ -158,7 +159,7 @@ async def test_an_index_is_its_owners_alone_and_is_there_after_a_restart(index: 
     assert (data / FILE).stat().st_mode & 0o777 == 0o600
     await index.close()
     assert [path.name for path in data.iterdir() if path.is_file()] == [FILE]
-    again = Index(data, VERSION)
+    again = Index(data, Files(data), VERSION)
     assert await again.behind() == []
     assert await listed(again) == all_of_them
     await again.close()
@@ -189,7 +190,7 @@ async def test_an_index_that_cannot_be_used_is_made_anew(
             db.close()
         case _:
             path.write_bytes(b"")
-    again = Index(data, version)
+    again = Index(data, Files(data), version)
     assert sorted(await again.behind()) == sorted(each.id for each in all_of_them)
     for each in all_of_them:
         await again.put({each.id: row(data / "sessions" / f"{each.id}.state", each)})
@@ -206,7 +207,7 @@ async def test_damage_that_shows_late_is_found_and_every_file_is_looked_at_again
     whole = bytearray((data / FILE).read_bytes())
     for at in range(4096, len(whole), 4096):
         whole[at : at + 200] = bytes(200)
-    again = Index(data, VERSION)
+    again = Index(data, Files(data), VERSION)
     (data / FILE).write_bytes(whole)
     page = await again.page(None, 100, "", {})
     assert page.infos == []
@@ -220,7 +221,7 @@ async def test_a_row_that_does_not_parse_is_read_again(index: Index, data: Path)
     with sqlite3.connect(data / FILE) as db:
         db.execute("UPDATE sessions SET info = '{' WHERE id = ?", (first.id,))
     db.close()
-    again = Index(data, VERSION)
+    again = Index(data, Files(data), VERSION)
     assert await again.get(first.id) is None
     page = await again.page(None, 100, "", {})
     assert (page.infos, page.stale) == ([second], [first.id])
@@ -238,7 +239,7 @@ async def test_an_index_that_cannot_be_kept_on_this_disk_is_kept_in_memory(
 ) -> None:
     (data / "sessions").mkdir(parents=True)
     (data / FILE).mkdir()
-    index = Index(data, VERSION)
+    index = Index(data, Files(data), VERSION)
     with caplog.at_level(logging.WARNING):
         all_of_them = await fill(index, data, 3)
     assert await listed(index) == all_of_them
@@ -256,7 +257,7 @@ async def test_a_closed_index_refuses_and_closes_again(index: Index) -> None:
 
 async def test_a_folder_that_is_not_there_has_no_sessions(data: Path) -> None:
     data.mkdir()
-    index = Index(data, VERSION)
+    index = Index(data, Files(data), VERSION)
     assert await index.behind() == []
     assert await listed(index) == []
     await index.close()

@@ -1,0 +1,42 @@
+"""How a daemon leaves: told to go, it says so, takes what still comes for a while, lets turns end, and goes."""
+
+import asyncio
+
+import structlog
+
+from daemon.api.turning import Turns
+from daemon.harness.errors import Unready
+
+log = structlog.get_logger("daemon.api")
+
+
+class Drain:
+    """The state. `leaving`: /readyz says 503. `closed`: no new session and no new turn is taken."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self.leaving = False
+        self.closed = False
+
+    def check(self) -> None:
+        """Raises Unready where nothing new is taken."""
+        if self.closed:
+            raise Unready(
+                "the daemon is draining, and takes no new sessions and turns; it does after its restart"
+            )
+
+    async def leave(self, delay: float, grace: float) -> None:
+        """Go through it: `delay` seconds in which requests are still taken, then `grace` for turns to end."""
+        self.leaving = True
+        if delay:
+            log.info("draining", still_taking=delay)
+            await asyncio.sleep(delay)
+        self.closed = True
+        if not self._turns.running:
+            return
+        log.info("draining", turns=self._turns.running, grace=grace)
+        try:
+            async with asyncio.timeout(grace):
+                await self._turns.over()
+        except TimeoutError:
+            log.warning("turns are cut; they go on at the next start", turns=self._turns.running)

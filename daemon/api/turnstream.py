@@ -1,0 +1,159 @@
+"""A turn as a stream of frames, live or from any record on; it ends with exactly one session.ended."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+from aiohttp import web
+
+from daemon.api.frames import Frames
+from daemon.api.gate import Caller
+from daemon.api.needs import Harness, Live, Log
+from daemon.api.stream import Limits, Stream
+from daemon.harness.errors import HarnessError
+from daemon.protocol import api, records
+from daemon.protocol.agentserver import Reason
+from daemon.statefile.errors import StateFileError
+
+BATCH: Final = 256  # records read in one go
+BYTES: Final = 1 << 20  # of them, unless one alone is more
+STEP: Final = b'"kind":"step"'
+QUEUE: Final = 64
+SOON: Final = 0.2  # seconds until a session that nobody steps yet is looked at again
+RESTING: Final[dict[str, Reason | None]] = {  # what a session rests as, and what that says of its turn
+    "closed": None,
+    "failed": None,
+    "ended": "cancelled",
+    "expired": "cancelled",
+    "damaged": "error",
+}
+
+log_line = structlog.get_logger("daemon.api")
+
+
+class TurnStream(Stream):
+    """The frames of the records after `cursor`, until the session rests and all of it is told."""
+
+    def __init__(
+        self,
+        request: web.Request,
+        caller: Caller,
+        limits: Limits,
+        harness: Harness,
+        log: Log,
+        live: Live | None,
+        cursor: int,
+        warnings: Sequence[str],
+        traceparent: str,
+    ) -> None:
+        super().__init__(request, caller, limits, {"session": log.id})
+        self._harness = harness
+        self._log = log
+        self._live = live
+        self._cursor = cursor
+        self._warnings = warnings
+        self._traceparent = traceparent
+        self._frames: Frames | None = None
+        self._pieces: asyncio.Queue[bytes] = asyncio.Queue(QUEUE)
+        self.told_end = False
+
+    def work(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to run beside the stream."""
+        live = [] if self._live is None else [self._watch_live(self._live)]
+        return [self._watch_records(), self._watch_rest(), *live]
+
+    async def write(self) -> None:
+        if self._frames is None:
+            self._frames = await self._begin()
+            info = await self._harness.info(self._log.id)
+            await self.send(self._frames.started(info, self._warnings))
+        pieces = [self._pieces.get_nowait() for _ in range(self._pieces.qsize())]
+        if pieces:
+            await self.send(b"".join(pieces))
+        try:
+            await self._write_records(self._frames)
+            await self._write_end(self._frames)
+        except (StateFileError, HarnessError) as error:
+            log_line.warning("a turn's frames ended", session=self._log.id, why=str(error))
+            self.over = True
+
+    async def last(self) -> None:
+        """The end of a stream whose turn goes on without it."""
+        if self.told_end or self._frames is None:
+            return
+        try:
+            info = await self._harness.info(self._log.id)
+        except HarnessError:
+            return
+        self.told_end = True
+        await self.send(self._frames.left(_now()) + self._frames.ended(info, "cancelled"))
+
+    async def _begin(self) -> Frames:
+        """The fold as it stands at the cursor."""
+        steps, seen = 0, ""
+        if self._cursor:
+            lines = await self._log.headers(0, self._cursor)
+            steps = lines.count(STEP)
+            seen = records.parse_header(lines[lines.rfind(b"\n", 0, -1) + 1 : -1]).step
+        return Frames(self._log.id, steps, seen, self._traceparent)
+
+    async def _write_records(self, frames: Frames) -> None:
+        while (tip := self._log.durable_n) > self._cursor:
+            count = min(tip - self._cursor, BATCH)
+            while count > 1:
+                start, end = self._log.span(self._cursor, count)
+                if end - start <= BYTES:
+                    break
+                count //= 2
+            found = await self._log.read(self._cursor + 1, self._cursor + count)
+            self._cursor += len(found)
+            if told := frames.of(found):
+                await self.send(told)
+
+    async def _write_end(self, frames: Frames) -> None:
+        info = await self._harness.info(self._log.id)
+        if not rests(info) or info.n > self._cursor:
+            return
+        self.told_end = self.over = True
+        await self.send(frames.ended(info, RESTING.get(info.status)))
+
+    async def _watch_records(self) -> None:
+        seen = self._log.durable_n
+        try:
+            while True:
+                await self._log.wait(seen)
+                seen = self._log.durable_n
+                self.woken.set()
+        except StateFileError as error:
+            log_line.warning("a turn's frames ended", session=self._log.id, why=str(error))
+            self.over = True
+            self.woken.set()
+
+    async def _watch_rest(self) -> None:
+        """Wake the stream each time the session rests; it is the stream that looks whether that is the end."""
+        while not self.over:
+            try:
+                await self._harness.rested(self._log.id)
+            except HarnessError:
+                self.over = True
+            self.woken.set()
+            await asyncio.sleep(SOON)
+
+    async def _watch_live(self, live: Live) -> None:
+        while True:
+            event = await live.get()
+            if self._frames is not None and (told := self._frames.live(event, _now())):
+                await self._pieces.put(told)
+                self.woken.set()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def rests(info: api.Info) -> bool:
+    """Whether nothing of this session is under way, nor will be before somebody says something."""
+    waits = info.from_ is not None and info.n < info.from_.n  # a copy, for what it was made for
+    return info.status in RESTING or (waits and info.status in ("open", "interrupted"))

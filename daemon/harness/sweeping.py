@@ -1,0 +1,45 @@
+"""End for good what has been idle past its `limits.ttl`; never a session that is stepped or was just written to."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import structlog
+
+from daemon.harness.census import OVER, Census
+from daemon.harness.errors import HarnessError, NotFound, translated
+from daemon.harness.session import Session
+from daemon.harness.sessions import Sessions
+from daemon.protocol import records
+from daemon.protocol.records import draft
+
+log = structlog.get_logger()
+
+
+async def sweep(
+    sessions: Sessions, census: Census, now: datetime, check: Callable[[Session], None], over: Callable[[Session], None]
+) -> None:  # fmt: skip
+    """Expire what is idle. `check` raises where a session cannot be written, `over` is called for each that ended."""
+    for id in census.idle(now):
+        try:
+            session = await sessions.get(id)
+            if await _expire(session, now, check):
+                log.info("session expired", session=id, idle_for=session.config.limits.ttl)
+                over(session)
+            census.saw(sessions.describe(session))
+        except NotFound:
+            census.forget(id)
+        except HarnessError as error:
+            log.warning("session not expired", session=id, why=str(error))
+
+
+async def _expire(session: Session, now: datetime, check: Callable[[Session], None]) -> bool:
+    with translated():
+        async with session.posting:
+            updated, ttl = records.instant(session.chain.updated), session.config.limits.ttl
+            if session.stepping or session.chain.status in OVER or not ttl or updated is None:
+                return False
+            if now - updated <= timedelta(seconds=ttl):
+                return False
+            check(session)
+            await session.append(draft("end", via="limits.ttl", reason="expired"))
+            return True
