@@ -243,3 +243,55 @@ def test_a_chat_entry_that_cannot_be_used_names_the_field_and_the_fix(
 def test_an_environment_that_cannot_be_used_names_the_variable(env: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=next(iter(env))):
         Registry({}, env=env)
+
+
+# Bedrock.
+
+
+def test_a_bedrock_key_in_the_environment_needs_a_region_and_no_table() -> None:
+    entries = {"bedrock": ProviderEntry("bedrock", key=KEY)}
+    registry = Registry(entries, env={"AWS_REGION": "eu-west-1"})
+    assert registry.default() == "bedrock/global.anthropic.claude-sonnet-5"
+    request = sent(registry, "bedrock/us.anthropic.claude-haiku-4-5-20251001-v1:0")
+    host = "https://bedrock-runtime.eu-west-1.amazonaws.com"
+    assert request.url == f"{host}/model/us.anthropic.claude-haiku-4-5-20251001-v1:0/converse-stream"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    nowhere = Registry(entries, env={"HOME": "/nowhere"})
+    assert sent(nowhere, "bedrock/x").url.startswith("/"), "each request then says what to set"
+
+
+def test_a_bedrock_entry_gives_region_url_headers_quirks_and_models() -> None:
+    arn = "arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/abc"
+    entry = ProviderEntry(
+        "bedrock",
+        region="us-gov-west-1",
+        headers={"X-A": "b"},
+        quirks={"cache": True},
+        models={arn: ModelEntry(9, 8, ("text/plain", "image/png")), "amazon.nova-lite-v1:0": ModelEntry(7)},
+    )
+    registry = Registry({"mine": entry}, env={"AWS_REGION": "eu-west-1"})
+    assert registry.default() == f"mine/{arn}"
+    assert registry.resolve(f"mine/{arn}")[1] == Model(arn, 9, 8, ("text/plain", "image/png"))
+    assert registry.resolve("mine/amazon.nova-lite-v1:0")[1].input == models.TEXT_AND_IMAGES
+    assert registry.resolve("mine/amazon.nova-lite-v1:0")[1].context == 7
+    request = sent(registry, f"mine/{arn}")
+    assert request.url.startswith("https://bedrock-runtime.us-gov-west-1.amazonaws.com/model/arn:aws")
+    assert (request.headers["x-a"], "authorization" in request.headers) == ("b", False)
+    assert b"cachePoint" in request.body
+    own = Registry({"mine": ProviderEntry("bedrock", "https://vpce.example/")}, env={"AWS_REGION": "x-1"})
+    assert sent(own, "mine/m").url == "https://vpce.example/model/m/converse-stream"
+
+
+@pytest.mark.parametrize(
+    ("entry", "names"),
+    [
+        (ProviderEntry("bedrock", region="eu west"), "providers.mine.region: .*us-east-1"),
+        (ProviderEntry("bedrock", url="localhost:1"), "providers.mine.url"),
+        (ProviderEntry("bedrock", key="a\nb"), "providers.mine.key"),
+        (ProviderEntry("bedrock", quirks={"cached": True}), "providers.mine.quirks: .*cache, apart"),
+        (ProviderEntry("bedrock", quirks={"cache": "yes"}), "providers.mine.quirks"),
+    ],
+)
+def test_a_bedrock_entry_that_cannot_be_used_names_the_field(entry: ProviderEntry, names: str) -> None:
+    with pytest.raises(ConfigError, match=names):
+        Registry({"mine": entry}, env={"AWS_REGION": "x-1"})
