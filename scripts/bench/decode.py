@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from daemon.provider import chat, messages
+from daemon.provider import chat, converse, eventstream, messages
 from daemon.provider.base import Decoder
+from tests import aws_frames
 
 PIECE = "and so on, "  # the text of one event
 READ = 1 << 14  # bytes of one read
@@ -32,6 +33,23 @@ def chat_answer(pieces: int) -> Iterator[bytes]:
         yield chunk({"tool_calls": [{"index": 0, **first, "function": function}]})
     yield chunk({}, "tool_calls")
     yield b"data: [DONE]\n\n"
+
+
+def converse_answer(pieces: int) -> Iterator[bytes]:
+    def piece(index: int, delta: object) -> bytes:
+        return aws_frames.event("contentBlockDelta", contentBlockIndex=index, delta=delta, p="abcdefgh")
+
+    yield aws_frames.event("messageStart", role="assistant")
+    for _ in range(pieces):
+        yield piece(0, {"reasoningContent": {"text": PIECE}})
+    yield aws_frames.event("contentBlockStop", contentBlockIndex=0)
+    use = {"toolUse": {"toolUseId": "t", "name": "run"}}
+    yield aws_frames.event("contentBlockStart", contentBlockIndex=1, start=use)
+    for _ in range(pieces):
+        yield piece(1, {"toolUse": {"input": PIECE}})
+    yield aws_frames.event("contentBlockStop", contentBlockIndex=1)
+    yield aws_frames.event("messageStop", stopReason="tool_use")
+    yield aws_frames.event("metadata", usage={"inputTokens": 1, "outputTokens": 1, "totalTokens": 2})
 
 
 def messages_answer(pieces: int) -> Iterator[bytes]:
@@ -73,6 +91,12 @@ def decode(make: Callable[[], Decoder], data: bytes) -> None:
     decoder.end()
 
 
+def payload(event: bytes) -> bytes:
+    """The JSON in one event of any wire."""
+    _, found, data = event.partition(b"data: ")
+    return data.strip() if found else eventstream.Parser().feed(event)[0].data
+
+
 def parse(events: Sequence[bytes]) -> None:
     for one in events:
         msgspec.json.decode(one)
@@ -88,12 +112,13 @@ def main() -> None:
     print(f"{'wire':10} {'events':>8} {'decode':>9} {'parse':>9}   microseconds an event")
     wires: list[tuple[str, Callable[[int], Iterator[bytes]], Callable[[], Decoder]]] = [
         ("chat", chat_answer, chat.Decoder),
+        ("converse", converse_answer, converse.Decoder),
         ("messages", messages_answer, messages.Decoder),
     ]
     for name, answer, make in wires:
         for pieces in (given.pieces // 100, given.pieces // 10, given.pieces):
             events = list(answer(pieces))
-            bare = [one.partition(b"data: ")[2].strip() for one in events if b"[DONE]" not in one]
+            bare = [payload(one) for one in events if b"[DONE]" not in one]
             data = b"".join(events)
             full = best(given.times, lambda make=make, data=data: decode(make, data))  # type: ignore[misc]
             only = best(given.times, lambda bare=bare: parse(bare))  # type: ignore[misc]
