@@ -82,6 +82,7 @@ class Fold:
         self.steps = 0
         self.usage = Usage()
         self._calls: dict[str, int] = {}
+        self._answered = ("", 0)  # the last result's call, by id and number: images that it showed come behind it
         self._open: list[Header] = []  # blocks that no step has closed yet
 
     @property
@@ -116,7 +117,10 @@ class Fold:
             case "end":
                 return Noted(void=self._voided(header, ""))
             case "result":
-                return Noted(self._calls.pop(header.for_, 0), _outcome(header))
+                call, about = self._answered
+                about = self._calls.pop(header.for_, about if call == header.for_ else 0)
+                self._answered = (header.for_, about)
+                return Noted(about, _outcome(header))
             case _:
                 return _NOTHING
 

@@ -22,6 +22,7 @@ from tui.desk import Chip, Desk, Prefs, Unsent
 from tui.doing import Doing
 from tui.messages import OutboxChanged, Returned, RosterChanged
 from tui.outbox import Outbox
+from tui.pictures import Pictures
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
 from tui.widgets.table import Row
@@ -67,6 +68,7 @@ class OutriderApp(Deeds):
         self.now = now
         self.focused_terminal = True
         self.side = False  # whether sessions show the list beside them
+        self.pictures = Pictures()
         self.limits: dict[str, int] = {}  # of models' contexts, in tokens
         self.linked = asyncio.Event()
         self.outbox = Outbox(client, desk, self.linked, self._outbox_changed, self._refused)

@@ -208,6 +208,16 @@ def test_a_result_names_its_call_its_exit_and_its_seconds() -> None:
     assert fold.waiting == {}
 
 
+def test_images_behind_a_result_are_of_the_same_call() -> None:
+    fold = Fold()
+    fold.add(call("run", code="x"))
+    results = [draft("result", "out", for_="c1")] + [
+        draft("result", b"\x89PNG", type="image/png", for_="c1") for _ in range(2)
+    ]
+    titles = [fold.add(stored(result, n)).title for n, result in enumerate(results, 6)]
+    assert titles == ["result of #5"] * 3
+
+
 def test_a_result_that_is_not_known_says_so() -> None:
     item = Fold().add(stored(draft("result", "gone", for_="c9", failed=True), 6))
     assert (item.title, item.state) == ("result · failed", "failed")

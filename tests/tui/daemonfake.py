@@ -25,7 +25,7 @@ def worker(name: str = "local", state: Any = "connected") -> api.WorkerInfo:
     return api.WorkerInfo(name, state)
 
 
-def stored(n: int, kind: Any, body: str = "", **fields: Any) -> Record:
+def stored(n: int, kind: Any, body: str | bytes = "", **fields: Any) -> Record:
     """A record as it stands in a file."""
     record = records.draft(kind, body, **({"id": f"{n:016x}"} | fields))
     header = msgspec.structs.replace(record.header, n=n, time=NOW)

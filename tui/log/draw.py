@@ -113,7 +113,8 @@ def _right(item: Item, columns: int, zone: tzinfo | None) -> str:
 
 def _body(item: Item, columns: int, state: State) -> list[Row]:
     if item.media:
-        text = f"▣ {clean(item.media)}, {size(item.size)} · v opens it outside"
+        how = "opens" if item.media.startswith("image/") else "saves"
+        text = f"▣ {clean(item.media)}, {size(item.size)} · enter {how} it outside"
         return [_note(text, "picture", columns)]
     if not item.body:
         return []

@@ -284,15 +284,26 @@ class LogView(Widget):
             pane.cursor = message.n
             rows = pane.rows(message.n)
             title = next((at for at, row in enumerate(rows) if row.spans), 0)
-            if message.line == title:
-                self.action_fold()
+            item = pane.item(message.n)
+            if item is not None and item.media and message.line > title:
+                self._redraw()
+                self.post_message(Picture(item.n, item.media))
+            elif message.line == title:
+                self._fold()
             else:
                 self._redraw()
 
     # Folding.
 
     def action_fold(self) -> None:
-        """Fold the record at the cursor, or open it."""
+        """Fold the record at the cursor, or open it; an image opens outside."""
+        item = self.pane.item(self.pane.cursor)
+        if item is not None and item.media and not self.pane.folded(item.n):
+            self.post_message(Picture(item.n, item.media))
+        else:
+            self._fold()
+
+    def _fold(self) -> None:
         n = self.pane.cursor
         folded = self.pane.folded(n)
         if folded is not None:

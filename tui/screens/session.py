@@ -199,6 +199,14 @@ class SessionScreen(DaemonScreen):
         self._failed = True
         self.outrider.tell(event.why, bad=True)
 
+    def on_picture(self, event: log.Picture) -> None:
+        self.outrider.work(self._picture(event.n, event.media), "picture")
+
+    async def _picture(self, n: int, media: str) -> None:
+        app = self.outrider
+        record = self.log_view.pane.record(n) or (await app.client.records(self.session, n - 1, 1))[0]
+        app.tell(await app.pictures.show(self.session, n, media, record.body))
+
     def on_moved(self, event: log.Moved) -> None:
         self._more = f"{event.new} new ↓" if event.new and not event.follow else ""
         self._show()

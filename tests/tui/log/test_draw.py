@@ -68,7 +68,7 @@ def test_one_endless_line_is_clipped_by_its_rows() -> None:
 
 def test_an_image_is_a_line_with_its_size() -> None:
     found = one("message", b"\x89PNG" * 500, type="image/png", via="tui")
-    assert drawn(found)[2:] == ["  ▣ image/png, 2.0 kB · v opens it outside"]
+    assert drawn(found)[2:] == ["  ▣ image/png, 2.0 kB · enter opens it outside"]
 
 
 def test_a_void_block_says_so() -> None:
