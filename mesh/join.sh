@@ -23,7 +23,9 @@ what does not run. TOKEN may be -, to be read from standard input, or be in $OUT
 
   --name NAME       the worker's name; else one made of the hostname
   --scratch FOLDER  where the worker works
-  --as-root         let agents run their code as root, where root runs this
+  --user NAME       where root runs this: the user whose files agents may touch, and as whom all but the mesh's
+                    interface runs
+  --as-root         where root runs this: let agents run their code as root
   --from URL        where to fetch from, such as http://192.0.2.1:4601; else the harness's endpoints are tried
   --wait SECONDS    how long to wait for the connection, 60
   --help            this
@@ -50,7 +52,7 @@ wrong() { fail 2 "$*; see sh join.sh --help"; }
 token=${OUTRIDER_TOKEN:-}
 unset OUTRIDER_TOKEN
 given=''
-name='' scratch='' as_root='' from='' wait=60
+name='' scratch='' as_root='' owner='' from='' wait=60
 
 value() { # OPTION HOW-MANY-ARE-LEFT VALUE
   if [ "$2" -lt 2 ] || [ -z "$3" ]; then wrong "$1 needs a value"; fi
@@ -60,17 +62,18 @@ count=$#
 while [ "$count" -gt 0 ]; do
   option=$1
   case $option in
-  --name=* | --scratch=* | --from=* | --wait=*) # as two
+  --name=* | --scratch=* | --user=* | --from=* | --wait=*) # as two
     shift
     set -- "${option%%=*}" "${option#*=}" "$@"
     count=$((count + 1))
     continue
     ;;
-  --name | --scratch | --from | --wait)
+  --name | --scratch | --user | --from | --wait)
     value "$option" "$count" "${2:-}"
     case $option in
     --name) name=$2 ;;
     --scratch) scratch=$2 ;;
+    --user) owner=$2 ;;
     --from) from=${2%/} ;;
     --wait) wait=$2 ;;
     esac
@@ -141,9 +144,18 @@ allowed() { # by the configuration that the worker will read
   done
   return 1
 }
-if [ "$user" -eq 0 ] && [ -z "$as_root" ] && ! allowed; then
+owners='' # home folder
+if [ -n "$owner" ]; then
+  [ -z "$as_root" ] || wrong "--user and --as-root: either agents' code is that user's, or root's"
+  [ "$user" -eq 0 ] || wrong '--user is for root: run by another user, the worker is that user'"'"'s'
+  case $owner in [a-z_]*) ;; *) wrong "--user $owner: there is no such user on this machine" ;; esac
+  case $owner in *[!A-Za-z0-9._-]*) wrong "--user $owner: there is no such user on this machine" ;; esac
+  id=$(id -u "$owner" 2>/dev/null) || wrong "--user $owner: there is no such user on this machine"
+  [ "$id" -ne 0 ] || wrong "--user $owner is root: name the user whose files agents may touch, or say --as-root"
+  eval "owners=~$owner"
+elif [ "$user" -eq 0 ] && [ -z "$as_root" ] && ! allowed; then
   fail 2 'this is root, and agents would run their code as root: run this as the user whose files they may touch,' \
-    'or say --as-root'
+    'or say --user NAME with that user, or --as-root'
 fi
 if [ -n "${OUTRIDER_WORKER_HOME:-}" ]; then
   home=$OUTRIDER_WORKER_HOME
@@ -154,7 +166,9 @@ else
 fi
 case $home in /*) ;; *) home=$PWD/$home ;; esac
 if [ -z "$scratch" ]; then # where `outrider worker status` looks by itself
-  scratch=${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/outrider/workers/${name:-harness-${HARNESS:-own}}
+  state=${XDG_STATE_HOME:-${HOME:-/root}/.local/state}
+  scratch=${owners:+$owners/.local/state}
+  scratch=${scratch:-$state}/outrider/workers/${name:-harness-${HARNESS:-own}}
 fi
 log=$home/worker-${HARNESS:-own}.log
 pidfile=$home/worker-${HARNESS:-own}.pid
@@ -203,8 +217,17 @@ take_lock
 
 # Python
 
-python='' old='' bare=''
-fits() { # PYTHON: 0 when it will do; what is wrong with it is kept in old or bare
+AS='
+import os, pwd, sys
+user = pwd.getpwnam(sys.argv[1])
+os.setgroups([])
+os.setgid(user.pw_gid)
+os.setuid(user.pw_uid)
+os.execv(os.path.realpath(sys.executable), [sys.executable, "-I", "-c", ""])
+'
+
+python='' old='' bare='' closed=''
+fits() { # PYTHON: 0 when it will do; what is wrong with it is kept in old, bare or closed
   found=$("$1" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || return 1
   case $found in
   3.*) [ "${found#3.}" -ge 11 ] 2>/dev/null ;;
@@ -217,6 +240,10 @@ fits() { # PYTHON: 0 when it will do; what is wrong with it is kept in old or ba
     bare=${bare:-$found}
     return 1
   }
+  if [ -n "$owner" ] && ! "$1" -I -c "$AS" "$owner" >/dev/null 2>&1; then
+    closed=${closed:-$1}
+    return 1
+  fi
   python=$1
 }
 
@@ -250,7 +277,8 @@ packages() { # the command that installs what is missing
 
 no_python() {
   install=$(packages)
-  if [ -n "${OUTRIDER_PYTHON:-}" ]; then what="OUTRIDER_PYTHON=$OUTRIDER_PYTHON is not Python 3.11 or newer with venv"
+  if [ -n "$closed" ]; then what="$closed is a Python that $owner cannot run"
+  elif [ -n "${OUTRIDER_PYTHON:-}" ]; then what="OUTRIDER_PYTHON=$OUTRIDER_PYTHON is not Python 3.11 or newer with venv"
   elif [ -n "$bare" ]; then what="Python $bare lacks its venv module"
   elif [ -n "$old" ]; then what="Python $old is too old: Outrider needs 3.11 or newer"
   else what='no Python 3.11 or newer is here'
@@ -375,8 +403,11 @@ failed_install() {
   fail 1 "$1; the above is why"
 }
 
-# The command at a place that stays the same.
+# The command at a place that stays the same, where the worker's user can run it.
 link_it() {
+  if [ -n "$owner" ] && ! { chmod go+x "$home" && chmod -R go+rX "$release"; }; then
+    fail 1 "$home cannot be opened to $owner"
+  fi
   if ! ln -s "$release/bin/outrider" "$home/outrider.new" 2>/dev/null ||
     ! mv -f "$home/outrider.new" "$home/outrider"; then
     fail 1 "$home cannot be written: is the disk full?"
@@ -398,11 +429,14 @@ outrider=$release/bin/outrider
 look() { "$outrider" worker status --scratch "$scratch" 2>&1; }
 
 start_worker() {
-  mkdir -p "$(dirname "$scratch")" 2>/dev/null || fail 1 "$scratch cannot be made: name another folder with --scratch"
+  if [ -z "$owner" ] && ! mkdir -p "$(dirname "$scratch")" 2>/dev/null; then
+    fail 1 "$scratch cannot be made: name another folder with --scratch"
+  fi
   touch "$log" 2>/dev/null || fail 1 "$log cannot be written"
   set -- worker --join - --scratch "$scratch"
   [ -z "$name" ] || set -- "$@" --name "$name"
   [ -z "$as_root" ] || set -- "$@" --as-root
+  [ -z "$owner" ] || set -- "$@" --user "$owner"
   # A session of its own, so that it outlives this terminal; and Ctrl-C means something to what it runs, though sh
   # has what it starts in the background ignore it.
   # shellcheck disable=SC2016 # python

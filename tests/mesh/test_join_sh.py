@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -647,6 +648,66 @@ async def test_root_has_to_say_that_agents_may_be_root(machine: Machine, wheel: 
         code = await machine.finish(await machine.start("dash", "join.sh", "--wait", "x", TOKEN))
         assert code == 2
         assert "root" not in machine.output
+
+
+@pytest.mark.skipif(not ROOT, reason="only root may say for whom")
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (
+            ("--user", "nobody", "--as-root"),
+            "--user and --as-root: either agents' code is that user's, or root's",
+        ),
+        (("--user", "no-such-user"), "--user no-such-user: there is no such user on this machine"),
+        (("--user=$(reboot)",), "--user $(reboot): there is no such user on this machine"),
+        (
+            ("--user", "root"),
+            "--user root is root: name the user whose files agents may touch, or say --as-root",
+        ),
+    ],
+)
+async def test_for_whom_it_cannot_be_is_named(
+    machine: Machine, wheel: Wheel, arguments: tuple[str, ...], why: str
+) -> None:
+    async with served(machine, wheel):
+        assert await machine.finish(await machine.start("dash", "join.sh", *arguments, TOKEN)) == 2
+    assert machine.output.startswith(f"join.sh: {why}")
+    assert machine.left() == []
+
+
+@pytest.mark.skipif(not ROOT, reason="only root may say for whom")
+async def test_for_another_user_it_is_installed_where_that_user_can_run_it(
+    machine: Machine, wheel: Wheel
+) -> None:
+    machine.environ["OUTRIDER_PYTHON"] = f"/usr/bin/python3.{sys.version_info.minor}"
+    if not os.path.exists(machine.environ["OUTRIDER_PYTHON"]):
+        pytest.skip(f"{machine.environ['OUTRIDER_PYTHON']} is missing, and {PYTHON} may be root's alone")
+    async with served(machine, wheel):
+        command = ("dash", "join.sh", "--user=nobody", TOKEN)
+        assert await machine.finish(await machine.start(*command)) == 0, machine.output
+    (started,) = map(json.loads, machine.starts())
+    home = pwd.getpwnam("nobody").pw_dir
+    scratch = f"{home}/.local/state/outrider/workers/harness-{FINGERPRINT.hex()[:8]}"
+    assert started["arguments"] == ["worker", "--join", "-", "--scratch", scratch, "--user", "nobody"]
+    release = machine.home / f"release-{wheel.sha256[:16]}"
+    for path, mode in ((machine.home, 0o011), (release, 0o055), (release / "bin/outrider", 0o055)):
+        assert path.stat().st_mode & mode == mode
+    for path in machine.home.glob("worker-*"):
+        assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(not ROOT, reason="only root may say for whom")
+async def test_a_python_that_the_other_user_cannot_run_is_named(machine: Machine, wheel: Wheel) -> None:
+    try:
+        subprocess.run([PYTHON, "-c", ""], user="nobody", check=False)
+    except PermissionError:
+        pass
+    else:
+        pytest.skip(f"every user can run {PYTHON} here")
+    async with served(machine, wheel):
+        assert await machine.finish(await machine.start("dash", "join.sh", "--user", "nobody", TOKEN)) == 1
+    assert machine.output.startswith(f"join.sh: {PYTHON} is a Python that nobody cannot run")
+    assert machine.left() == []
 
 
 async def test_a_user_has_it_in_the_home_folder_without_any_rights(machine: Machine, wheel: Wheel) -> None:
