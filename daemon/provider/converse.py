@@ -53,6 +53,9 @@ class Decoder(StreamDecoder):
         assert isinstance(found, Frame)  # the parser is ours
         if found.kind == CORRUPT:
             raise errors.malformed(found.name, found.data)
+        if self._stop and found.kind in ("error", "exception"):
+            self._finish(given)  # there was no more to come but counts
+            return
         if found.kind == "error":
             raise errors.in_stream({"message": found.name, "status": 500})
         if found.kind == "exception":

@@ -34,7 +34,9 @@ NOT_STREAMS: Final = (
     "application/json",
     "text/html",
 )  # a proxy's page or a plain answer, where a stream was asked for
-PUBLIC: Final = frozenset({"accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta"})
+PUBLIC: Final = frozenset(
+    {"accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta", "x-amz-date"}
+)
 MIN_SECRET: Final = (
     8  # characters of a header's value that is hidden; shorter ones would blacken common words
 )

@@ -445,6 +445,12 @@ def test_an_error_frame_is_a_server_error() -> None:
     assert (error.message, error.code, error.retryable) == ("E: why", "server", True)
 
 
+def test_an_exception_in_place_of_the_counts_does_not_void_the_answer() -> None:
+    late = exception("internalServerException", message="Oh.")
+    found = decode([start(), text("x"), stop(), late])
+    assert (only(found), outcome(found)) == (Block("text", b"x"), Outcome(Usage(), "end_turn", "normal"))
+
+
 def test_a_second_start_in_one_answer_breaks_it() -> None:
     assert failed(decode([start() + text("x") + start()])).code == "cut"
 
