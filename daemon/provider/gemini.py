@@ -44,7 +44,15 @@ UNSIGNED: Final = "MISSING_THOUGHT_SIGNATURE"  # the request's fault
 TAKEN: Final = frozenset(  # fields of a candidate that are read, or say nothing that lasts
     {"content", "finishReason", "finishMessage", "index", "safetyRatings", "tokenCount", "avgLogprobs"}
 )
+COUNTS: Final = (
+    "promptTokenCount",
+    "cachedContentTokenCount",
+    "toolUsePromptTokenCount",
+    "candidatesTokenCount",
+    "thoughtsTokenCount",
+)
 MAX_BARE: Final = 64 << 10  # bytes read of a body that is no event stream
+SAID: Final = frozenset({"text", "thought"})
 LIKELY: Final = frozenset({"HIGH", "MEDIUM"})
 EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 
@@ -104,8 +112,9 @@ class Decoder(StreamDecoder):
             self._model = model
         usage = chunk.get("usageMetadata")
         if isinstance(usage, dict):  # counts are totals so far; an event may leave some out
-            counts = {name: repair.count(value) for name, value in usage.items()}
-            self._usage |= {name: count for name, count in counts.items() if count is not None}
+            for name in COUNTS:
+                if name in usage and (count := repair.count(usage[name])) is not None:
+                    self._usage[name] = count
         if isinstance(feedback := chunk.get("promptFeedback"), dict):
             self._feedback(feedback)
         candidates = chunk.get("candidates")
@@ -147,7 +156,7 @@ class Decoder(StreamDecoder):
             self._call(part, call, given)
         elif isinstance(text, str):
             kind: Said = "thinking" if part.get("thought") is True else "text"
-            plain = all(name in ("text", "thought") or part[name] in EMPTY for name in part)
+            plain = len(part) == 1 or all(name in SAID or part[name] in EMPTY for name in part)
             if plain and text:
                 self._join(kind, text, given)
             elif not plain:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from daemon.provider import chat, converse, eventstream, messages
+from daemon.provider import chat, converse, eventstream, gemini, messages
 from daemon.provider.base import Decoder
 from tests import aws_frames
 
@@ -33,6 +33,24 @@ def chat_answer(pieces: int) -> Iterator[bytes]:
         yield chunk({"tool_calls": [{"index": 0, **first, "function": function}]})
     yield chunk({}, "tool_calls")
     yield b"data: [DONE]\n\n"
+
+
+def gemini_answer(pieces: int) -> Iterator[bytes]:
+    """Its calls come whole, so there is one for some of the events."""
+
+    def chunk(part: object, **fields: object) -> bytes:
+        candidate = {"content": {"parts": [part], "role": "model"}, "index": 0, **fields}
+        details = [{"modality": "TEXT", "tokenCount": 100}]
+        counts = {"promptTokenCount": 100, "totalTokenCount": 200, "promptTokensDetails": details}
+        head = {"usageMetadata": counts, "modelVersion": "gemini-m", "responseId": "r"}
+        return event({"candidates": [candidate], **head})
+
+    for _ in range(pieces):
+        yield chunk({"text": PIECE, "thought": True})
+    for number in range(pieces):
+        call = {"functionCall": {"name": "run", "args": {"code": PIECE}, "id": str(number)}}
+        yield chunk({"text": PIECE} if number % 20 else {**call, "thoughtSignature": "s"})
+    yield chunk({"text": "", "thoughtSignature": "s"}, finishReason="STOP")
 
 
 def converse_answer(pieces: int) -> Iterator[bytes]:
@@ -113,6 +131,7 @@ def main() -> None:
     wires: list[tuple[str, Callable[[int], Iterator[bytes]], Callable[[], Decoder]]] = [
         ("chat", chat_answer, chat.Decoder),
         ("converse", converse_answer, converse.Decoder),
+        ("gemini", gemini_answer, gemini.Decoder),
         ("messages", messages_answer, messages.Decoder),
     ]
     for name, answer, make in wires:
