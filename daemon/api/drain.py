@@ -14,7 +14,7 @@ class Drain:
     """The state. `leaving`: /readyz says 503. `closed`: no new session and no new turn is taken."""
 
     def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+        self.turns = turns
         self.leaving = False
         self.closed = False
 
@@ -32,11 +32,11 @@ class Drain:
             log.info("draining", still_taking=delay)
             await asyncio.sleep(delay)
         self.closed = True
-        if not self._turns.running:
+        if not self.turns.running:
             return
-        log.info("draining", turns=self._turns.running, grace=grace)
+        log.info("draining", turns=self.turns.running, grace=grace)
         try:
             async with asyncio.timeout(grace):
-                await self._turns.over()
+                await self.turns.over()
         except TimeoutError:
-            log.warning("turns are cut; they go on at the next start", turns=self._turns.running)
+            log.warning("turns are cut; they go on at the next start", turns=self.turns.running)

@@ -75,6 +75,14 @@ class Providers(Protocol):
         """
         ...
 
+    async def test(self, name: str, model: str) -> api.Tested:
+        """Send one small request. Raises ProviderError where there is no such provider, or it has no model."""
+        ...
+
+    async def scan(self) -> Sequence[api.Found]:
+        """Servers of models on this machine."""
+        ...
+
 
 class Mesh(Protocol):
     """The machines that join. Refusals are `daemon.harness.errors`."""

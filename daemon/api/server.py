@@ -25,6 +25,7 @@ from daemon.api.keys import Keys
 from daemon.api.listening import ListenError
 from daemon.api.native import Native
 from daemon.api.needs import Harness, Mesh, Providers
+from daemon.api.providing import Providing
 from daemon.api.routes import Route
 from daemon.api.running import Running
 from daemon.api.stream import Limits
@@ -103,6 +104,7 @@ async def serve(
         native = Native(harness, SessionEvents(harness, counts, limits), inflight, drain)
         agents = AgentServer(harness, turns, counts, limits, inflight, drain, caps)
         routes = [*running.routes(), *Joining(mesh, inflight).routes(), *native.routes(), *agents.routes()]
+        routes += Providing(providers).routes()
         running.schema = openapi.document(routes, version)
         runner = _runner(routes, gate, counts, finish, limits)
         await runner.setup()

@@ -11,7 +11,7 @@ import msgspec
 
 from daemon.api import server
 from daemon.api.keys import Keys
-from daemon.api.needs import Log
+from daemon.api.needs import Harness, Log
 from daemon.api.server import Served
 from daemon.definition.agent import Agent
 from daemon.harness.census import Census
@@ -21,6 +21,7 @@ from daemon.harness.errors import Conflict, Ended, HarnessError, Invalid, Malfor
 from daemon.harness.live import LiveEvent
 from daemon.protocol import api, records
 from daemon.protocol.records import Config, Record, Status, WorkerRef, draft, json_draft
+from daemon.provider.base import ProviderError
 
 TIME = "2026-01-02T03:04:05.678Z"
 
@@ -279,6 +280,14 @@ class FakeProviders:
         self.settings.append((name, setting))
         return self._info(name)
 
+    async def test(self, name: str, model: str) -> api.Tested:
+        if name != "rehearsal":
+            raise ProviderError(f"there is no provider {name!r}", code="model")
+        return api.Tested(True, f"{name}/{model or 'tour'}", 0.1, said="ready")
+
+    async def scan(self) -> list[api.Found]:
+        return [api.Found("http://127.0.0.1:11434/v1", "Ollama", "ollama", ("qwen3",))]
+
     def _info(self, name: str) -> api.ProviderInfo:
         return api.ProviderInfo(name, "rehearsal", "", False, True, (api.ModelInfo(f"{name}/tour", 1000),))
 
@@ -333,7 +342,7 @@ class FakeMesh:
 
 @asynccontextmanager
 async def serve(
-    harness: FakeHarness,
+    harness: Harness,
     *,
     version: str = "1",
     providers: FakeProviders | None = None,

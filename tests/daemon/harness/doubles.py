@@ -30,7 +30,7 @@ from daemon.provider.base import (
     Transport,
     Wire,
 )
-from daemon.statefile.store import Store
+from daemon.statefile.interface import SessionStore
 
 Scripted = Event | ProviderError | asyncio.Event
 
@@ -280,7 +280,7 @@ class Bench:
     """A harness on a real store, with a fake provider and a fake pool."""
 
     def __init__(
-        self, harness: Harness, store: Store, provider: FakeProvider, pool: FakePool, counts: Counts
+        self, harness: Harness, store: SessionStore, provider: FakeProvider, pool: FakePool, counts: Counts
     ) -> None:
         self.harness = harness
         self.store = store
@@ -315,9 +315,14 @@ class Bench:
 
 @asynccontextmanager
 async def bench(
-    store: Store, provider: FakeProvider, pool: FakePool, data: Path | None = None, clock: Clock | None = None
+    store: SessionStore,
+    provider: FakeProvider,
+    pool: FakePool,
+    data: Path | None = None,
+    clock: Clock | None = None,
+    **more: Any,
 ) -> AsyncIterator[Bench]:
-    """A running harness; leaving it is shutting down."""
+    """A running harness; leaving it is shutting down. `more`: what else it is made with."""
     counts = Counts()
     async with asyncio.TaskGroup() as group:
         harness = Harness(
@@ -330,6 +335,7 @@ async def bench(
             group=group,
             counts=counts,
             data=data,
+            **more,
         )
         await harness.resume()
         try:
