@@ -108,10 +108,20 @@ class _Look:
         if b2a_base64(media.data, newline=False).decode() in self._said:
             other = f"an image that is said to be {media.type}: it is sent as the {image.type} that it is"
             return ("" if image.type == media.type else other), True
+        if image.type == "image/gif" and self._holds_still(media):
+            return "a moving image: its first picture is sent", True
         size = f"{image.width}x{image.height} pixels, {len(media.data)} bytes"
         if fitting.fits(media.data, image):
             return f"an image ({size}): it is not sent", False
         return f"an image ({size}): a smaller one is sent", True
+
+    def _holds_still(self, media: Media) -> bool:
+        """Whether the first picture of a moving image stands in the request."""
+        try:
+            still = fitting.fitted(media.data, moving=False).data
+        except BadImage:
+            return False
+        return b2a_base64(still, newline=False).decode() in self._said
 
     def _same(self, turn: int, part: Part, other: Part) -> bool:
         """Whether the requests with `part` in its turn, and with `other` instead, are the same."""

@@ -197,7 +197,7 @@ def _class(status: int, said: Said, wait: float | None) -> str:
             return "permission"
         case 404:
             return "not_found"
-        case 408 | 504:
+        case 408 | 499 | 504:  # 499: Google gave up on it
             return "timeout"
         case 409 | 425:
             return "busy"

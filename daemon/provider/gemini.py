@@ -191,7 +191,10 @@ class Decoder(StreamDecoder):
     def _call(self, part: dict[str, Any], call: dict[str, Any], given: list[Event]) -> None:
         """A call, which comes whole. What stands beside its name and arguments goes back with it."""
         args = call.get("args")
-        arguments = "" if args is None else msgspec.json.encode(repair.scrub(args)).decode()
+        if args is None or isinstance(args, str):  # a text comes from some servers in front of the vendor's
+            arguments = repair.text(args or "")
+        else:
+            arguments = msgspec.json.encode(repair.scrub(args)).decode()
         extra = {name: value for name, value in part.items() if name != "functionCall" and value not in EMPTY}
         inner = {
             name: value

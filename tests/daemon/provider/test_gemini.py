@@ -420,6 +420,11 @@ def test_calls_keep_ids_arguments_and_what_stands_beside_them() -> None:
     assert not any("extra" in body for body in bodies[1:])
 
 
+def test_arguments_that_come_as_text_are_taken_as_they_are() -> None:
+    body = only(answer(call("run", '{"a" : 1', thoughtSignature=""))).body
+    assert msgspec.json.decode(body) == {"name": "run", "arguments": '{"a" : 1'}
+
+
 def test_a_field_inside_a_call_that_nobody_knows_is_kept() -> None:
     part = {"functionCall": {"name": "run", "args": {}, "later": 1}}
     assert msgspec.json.decode(only(answer(part)).body)["extra"] == {"functionCall": {"later": 1}}
@@ -515,6 +520,7 @@ WAIT = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3.5s
         (error(503, "UNAVAILABLE", "The model is overloaded."), "overloaded", True),
         (error(500, "INTERNAL"), "server", True),
         (error(504, "DEADLINE_EXCEEDED"), "timeout", True),
+        (error(499, "CANCELLED"), "timeout", True),
         (error(429, "RESOURCE_EXHAUSTED", "quota", WAIT), "rate_limit", True),
         (error(400, "INVALID_ARGUMENT"), "invalid", False),
         (error(403, "PERMISSION_DENIED"), "permission", False),

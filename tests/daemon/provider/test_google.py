@@ -11,7 +11,7 @@ from aiohttp import web
 from daemon.chain import GO_ON, Call, Media, Part, Raw, Result, Text, Turn
 from daemon.config import ConfigError, ModelEntry, ProviderEntry
 from daemon.protocol.records import TEXT, CallBody
-from daemon.provider import models
+from daemon.provider import differences, models
 from daemon.provider.base import Block, Lister, Model, Query, Request, Tool, Wire
 from daemon.provider.gemini import FIELDS, PART, Decoder
 from daemon.provider.gemini_contents import NOTHING, SKIP, signs
@@ -237,6 +237,15 @@ def test_an_image_goes_as_what_its_bytes_are_and_a_moving_one_as_its_first_pictu
         image = inspect(base64.b64decode(one["inlineData"]["data"]))
         assert (one["inlineData"]["mimeType"], image.type) == ("image/png", "image/png")
         assert (image.width, image.height) == (3, 2)
+
+
+def test_a_check_of_the_request_says_that_an_image_moves_no_more() -> None:
+    moving, still = Media("image/gif", picture("GIF")), Media("image/png", picture())
+    found = context(user("look", moving, still))
+    query = Query(known(NEW), found, [TOOL], {}, "session")
+    parts = [(0, part) for part in found.last.parts] if found.last is not None else []
+    sent = differences.find(GOOGLE, query, GOOGLE.compile(query, Wire()), parts, 0)
+    assert sent == differences.Sent([(1, "a moving image: its first picture is sent")], 2)
 
 
 def test_an_image_that_does_not_read_or_is_not_taken_is_a_note() -> None:
@@ -536,6 +545,7 @@ PER_DAY = "GenerateRequestsPerDayPerProjectPerModel-FreeTier"
         (refused(503, "The model is overloaded. Please try again later."), "overloaded", True),
         (refused(500, "An internal error has occurred."), "server", True),
         (refused(504, "Deadline expired."), "timeout", True),
+        (refused(499, "The operation was cancelled."), "timeout", True),
         (refused(403, "Your API key was reported as leaked."), "permission", False),
         (refused(404, "models/x is not found for API version v1beta"), "not_found", False),
         (refused(400, "API key not valid.", {"reason": "API_KEY_INVALID"}), "auth", False),
