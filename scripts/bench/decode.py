@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from daemon.provider import chat, converse, eventstream, gemini, messages
+from daemon.provider import chat, converse, eventstream, gemini, messages, responses
 from daemon.provider.base import Decoder
 from tests import aws_frames
 
@@ -92,6 +92,33 @@ def messages_answer(pieces: int) -> Iterator[bytes]:
     yield event({"type": "message_stop"}, "message_stop")
 
 
+def responses_answer(pieces: int) -> Iterator[bytes]:
+    """All that was said comes again at the end of each item, and at the end of all."""
+    head = {"id": "resp_1", "model": "m", "object": "response"}
+    whole = PIECE * pieces
+    thought: dict[str, object] = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "s"}
+    call: dict[str, object] = {"id": "fc_1", "type": "function_call", "call_id": "c", "name": "run"}
+    done = [
+        {**thought, "summary": [{"type": "summary_text", "text": whole}]},
+        {**call, "arguments": whole},
+    ]
+    kinds = [("reasoning_summary_text", "summary_index"), ("function_call_arguments", "content_index")]
+
+    def told(kind: str, **fields: object) -> bytes:
+        return event({"type": f"response.{kind}", **fields, "sequence_number": 1}, f"response.{kind}")
+
+    yield told("created", response={**head, "status": "in_progress"})
+    for place, item in enumerate((thought, call)):
+        kind, part = kinds[place]
+        yield told("output_item.added", output_index=place, item=item)
+        for _ in range(pieces):
+            at = {"output_index": place, "item_id": item["id"], part: 0}
+            yield told(f"{kind}.delta", **at, delta=PIECE, obfuscation="abcdefgh")
+        yield told("output_item.done", output_index=place, item=done[place])
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    yield told("completed", response={**head, "status": "completed", "output": done, "usage": usage})
+
+
 def best(times: int, work: Callable[[], None]) -> float:
     """Seconds of the fastest of some runs: the others were disturbed."""
     taken = []
@@ -133,6 +160,7 @@ def main() -> None:
         ("converse", converse_answer, converse.Decoder),
         ("gemini", gemini_answer, gemini.Decoder),
         ("messages", messages_answer, messages.Decoder),
+        ("responses", responses_answer, responses.Decoder),
     ]
     for name, answer, make in wires:
         for pieces in (given.pieces // 100, given.pieces // 10, given.pieces):
