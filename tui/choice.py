@@ -1,7 +1,8 @@
 """What a new session is to be: texts that a person wrote, checked field by field into the API's Create. Pure."""
 
+import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -9,11 +10,15 @@ from msgspec import Struct
 
 from daemon.plain import line, tokens, wanted
 from daemon.protocol import api
-from daemon.protocol.records import WorkerRef
+from daemon.protocol.records import Limits, WorkerRef
 
-FIELDS: Final = ("model", "workers", "context", "tools", "params", "instructions", "message")
+FIELDS: Final = ("model", "workers", "context", "limits", "tools", "params", "instructions", "message")
 TOOLS: Final = ("default", "patch")  # sets that the daemon knows; a list of names does too
 UNITS: Final = {"k": 1000, "m": 1_000_000}
+TIMES: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+MOST: Final = 16  # digits of a number: more are a mistake
+_TIME: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|m|min|h|d)?")
+_MONEY: Final = re.compile(r"\$?\s*([0-9]+(?:\.[0-9]+)?)")
 
 
 class Choice(Struct, frozen=True, omit_defaults=True):
@@ -24,6 +29,11 @@ class Choice(Struct, frozen=True, omit_defaults=True):
     context: str = ""
     tools: str = ""
     params: str = ""
+    steps: str = ""
+    tokens: str = ""
+    seconds: str = ""
+    cost: str = ""
+    instructions: str = ""
 
 
 class Wrong(Exception):
@@ -43,16 +53,27 @@ def create(choice: Choice) -> api.Create:
             made[name] = read(getattr(choice, name))
         except ValueError as error:
             wrong[name] = str(error)
+    bounds: dict[str, Any] = {}
+    errors = []
+    for name, bound in LIMITS.items():
+        try:
+            bounds[name] = bound(getattr(choice, name))
+        except ValueError as error:
+            errors.append(f"{name}: {error}")
+    if errors:
+        wrong["limits"] = "\n".join(errors)
     for ref in choice.workers:
         if ref.cwd and not ref.cwd.startswith(("/", "~")):
             wrong["workers"] = f"{ref.name}: a folder begins with / or ~, not {line(ref.cwd, 60)!r}"
     if wrong:
         raise Wrong(wrong)
-    return api.Create(workers=choice.workers, **made)
+    return api.Create(
+        workers=choice.workers, limits=Limits(**bounds), instructions=choice.instructions.strip(), **made
+    )
 
 
 def context(text: str) -> int:
-    """Tokens of `100000`, `100k` or `1.5M`; 0 for nothing, the model's own limit. Raises ValueError."""
+    """Tokens of `100000`, `100k` or `1.5M`; 0 for nothing: the model's own limit, or none. Raises ValueError."""
     plain = text.strip().lower().replace(",", "").replace("_", "")
     unit = UNITS.get(plain[-1:], 1)
     number = plain[:-1] if unit > 1 else plain
@@ -66,6 +87,44 @@ def context(text: str) -> int:
     if whole != found or whole < 0 or not number[-1:].isdigit():
         raise ValueError(f"{line(text, 40)!r} is not a number of tokens: write 200000 or 200k")
     return whole
+
+
+def steps(text: str) -> int:
+    """A whole number, 0 for nothing: no limit. Raises ValueError."""
+    plain = text.strip()
+    if not plain:
+        return 0
+    if not (plain.isascii() and plain.isdecimal() and len(plain) < MOST):
+        raise ValueError(f"{line(text, 40)!r} is not a number of steps: write 50")
+    return int(plain)
+
+
+def seconds(text: str) -> float:
+    """Seconds of `90`, `90s`, `30m` or `2h`, 0 for nothing: no limit. Raises ValueError."""
+    if not text.strip():
+        return 0
+    found = _TIME.fullmatch(text.strip().lower())
+    if found is None or len(found[1]) >= MOST:
+        raise ValueError(f"{line(text, 40)!r} is not a time: write 90, 30m or 2h")
+    return float(found[1]) * TIMES[found[2] or "s"]
+
+
+def cost(text: str) -> float:
+    """US dollars of `2`, `0.50` or `$5`, 0 for nothing: no limit. Raises ValueError."""
+    if not text.strip():
+        return 0
+    found = _MONEY.fullmatch(text.strip())
+    if found is None or len(found[1]) >= MOST:
+        raise ValueError(f"{line(text, 40)!r} is not an amount of US dollars: write 2 or 0.50")
+    return float(found[1])
+
+
+LIMITS: Final[Mapping[str, Callable[[str], float]]] = {
+    "steps": steps,
+    "tokens": context,
+    "seconds": seconds,
+    "cost": cost,
+}
 
 
 def tools(text: str) -> str | tuple[str, ...]:
@@ -102,7 +161,8 @@ def field_of(message: str) -> tuple[str, str]:
     name, colon, why = message.partition(":")
     head = name.split(".")[0].split("[")[0].strip()
     if colon and head in FIELDS:
-        return head, f"{name[len(head) :].lstrip('.')} {why.strip()}".strip()
+        rest = name[len(head) :].lstrip(".")
+        return head, f"{rest}: {why.strip()}" if rest else why.strip()
     return "", message
 
 

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -42,6 +43,51 @@ def test_a_context_limit_is_written_as_people_do(text: str, number: int) -> None
 def test_what_is_no_number_of_tokens_says_what_to_write(text: str) -> None:
     with pytest.raises(ValueError, match="write 200000 or 200k"):
         choice.context(text)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "number"),
+    [
+        (choice.steps, "", 0),
+        (choice.steps, " 50 ", 50),
+        (choice.seconds, "", 0),
+        (choice.seconds, "90", 90),
+        (choice.seconds, "1.5h", 5400),
+        (choice.seconds, "30 min", 1800),
+        (choice.cost, " ", 0),
+        (choice.cost, "$5", 5),
+        (choice.cost, "0.50", 0.5),
+    ],
+)
+def test_limits_are_written_as_people_do(read: Callable[[str], float], text: str, number: float) -> None:
+    assert read(text) == number
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (choice.steps, "-1"),
+        (choice.steps, "1.5"),
+        (choice.steps, "²"),
+        (choice.steps, "9" * 16),
+        (choice.seconds, "soon"),
+        (choice.seconds, "-1"),
+        (choice.seconds, "1e9"),
+        (choice.seconds, "inf"),
+        (choice.cost, "5 EUR"),
+        (choice.cost, "nan"),
+        (choice.cost, "1" * 400),
+    ],
+)
+def test_what_is_no_limit_says_what_to_write(read: Callable[[str], float], text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a.*: write "):
+        read(text)
+
+
+def test_each_limit_that_is_wrong_is_told_by_its_name() -> None:
+    with pytest.raises(Wrong) as caught:
+        choice.create(Choice(steps="x", tokens="2M", cost="y"))
+    assert [said.partition(":")[0] for said in caught.value.fields["limits"].split("\n")] == ["steps", "cost"]
 
 
 @pytest.mark.parametrize(
@@ -91,10 +137,11 @@ def test_a_good_choice_is_what_the_api_takes() -> None:
     ("message", "field", "why"),
     [
         ("model: no provider serves x/y", "model", "no provider serves x/y"),
-        ("workers[1].name: stands twice", "workers", "[1].name stands twice"),
-        ("params.thinking: not taken", "params", "thinking not taken"),
-        ("limits.steps: too small", "", "limits.steps: too small"),
+        ("workers[1].name: stands twice", "workers", "[1].name: stands twice"),
+        ("params.thinking: not taken", "params", "thinking: not taken"),
+        ("limits.steps: too small", "limits", "steps: too small"),
         ("the data folder is full", "", "the data folder is full"),
+        ("mesh.port: taken", "", "mesh.port: taken"),
     ],
 )
 def test_a_refusal_finds_its_field(message: str, field: str, why: str) -> None:

@@ -111,7 +111,9 @@ class Ledger:
         self._kinds[n] = _KIND.get(header.kind, 1)
         self._states[n] = _STATE[noted.state]
         self._about[n] = noted.about
-        if header.kind == "result" and self.state(noted.about) == "running":  # not what the images behind it say
+        if (
+            header.kind == "result" and self.state(noted.about) == "running"
+        ):  # not what the images behind it say
             self._states[noted.about] = _STATE[noted.state]
         for void in noted.void:
             self._states[void] = _STATE["void"]

@@ -13,7 +13,6 @@ from textual.widgets import Input, Label, Static, TextArea
 from daemon.client import ApiFailure
 from daemon.plain import line
 from daemon.protocol import api
-from daemon.protocol.records import WorkerRef
 from tui import attach, choice, workertext
 from tui.choice import Choice, Wrong
 from tui.desk import Chip
@@ -22,6 +21,7 @@ from tui.messages import RosterChanged
 from tui.screens.base import DaemonScreen
 from tui.widgets.banner import Banner
 from tui.widgets.composer import Composer
+from tui.widgets.fields import LIMITS, LimitFields, WorkerPick
 from tui.widgets.hints import Hints
 from tui.widgets.models import ModelPicker
 from tui.widgets.tick import Tick
@@ -33,7 +33,9 @@ FIELDS: Final = {  # of a form, and the widget that gets the focus where one is 
     "model": "model-name",
     "workers": "",
     "context": "context",
+    "limits": "steps",
     "tools": "tools",
+    "instructions": "instructions",
     "params": "params",
     "": "",
 }
@@ -41,39 +43,8 @@ FIELDS: Final = {  # of a form, and the widget that gets the focus where one is 
 
 CONTEXT: Final = "tokens: 200k; empty: the model's own limit"
 TOOLS: Final = "default, patch, or names: run read; empty: what suits the model"
+INSTRUCTIONS: Final = "for this session alone, beside the message: answer in French"
 PARAMS: Final = "the provider's own settings, as TOML or JSON: temperature = 0.2"
-
-
-class WorkerPick(Horizontal):
-    """A worker to tick, and the folder where the session starts there."""
-
-    DEFAULT_CSS = """
-    WorkerPick { height: 1; }
-    WorkerPick Tick { width: 34; }
-    WorkerPick Input { width: 1fr; }
-    """
-
-    def __init__(self, worker: str, cwd: str, ticked: bool) -> None:
-        super().__init__(id=f"worker-{worker}")
-        self.worker = worker
-        self._cwd = cwd
-        self._ticked = ticked
-
-    def compose(self) -> ComposeResult:
-        yield Tick(self.worker, self._ticked)
-        yield Input(self._cwd, placeholder="its folder; empty: the home", compact=True)
-
-    def say(self, worker: api.WorkerInfo | None) -> None:
-        """How it stands now."""
-        said = "not here" if worker is None else workertext.state(worker)[0]
-        self.query_one(Tick).label = line(f"{self.worker} · {said}")
-
-    @property
-    def ref(self) -> WorkerRef | None:
-        """The worker with its folder; None where it is not ticked."""
-        if not self.query_one(Tick).value:
-            return None
-        return WorkerRef(self.worker, self.query_one(Input).value.strip())
 
 
 class FirstMessage(Composer):
@@ -98,12 +69,12 @@ class NewScreen(DaemonScreen):
     DEFAULT_CSS = """
     NewScreen #form { padding: 0 1; height: 1fr; scrollbar-size-vertical: 1; }
     NewScreen .field { height: auto; margin-bottom: 1; }
-    NewScreen .field Label { width: 10; color: $text-muted; }
+    NewScreen .field > Label { width: 13; color: $text-muted; }
     NewScreen .field > Vertical { height: auto; width: 1fr; }
     NewScreen .wrong { color: $text-error; height: auto; display: none; }
     NewScreen #workers { height: auto; }
     NewScreen Composer { min-height: 4; }
-    NewScreen #params { height: 4; border: none; padding: 0; }
+    NewScreen .text { height: auto; min-height: 2; max-height: 8; border: none; padding: 0; }
     NewScreen #chips { display: none; height: auto; color: $text-muted; }
     """
 
@@ -121,8 +92,10 @@ class NewScreen(DaemonScreen):
                 ("model", (ModelPicker(last.model),)),
                 ("workers", (Vertical(id="workers"),)),
                 ("context", (Input(last.context, placeholder=CONTEXT, id="context", compact=True),)),
+                ("limits", (LimitFields(last),)),
                 ("tools", (Input(last.tools, placeholder=TOOLS, id="tools", compact=True),)),
-                ("params", (_params(last.params),)),
+                ("instructions", (_text("instructions", last.instructions, INSTRUCTIONS),)),
+                ("params", (_text("params", last.params, PARAMS),)),
             ):
                 with Horizontal(classes="field"):
                     yield Label(name)
@@ -177,6 +150,8 @@ class NewScreen(DaemonScreen):
             self.query_one("#context", Input).value.strip(),
             self.query_one("#tools", Input).value.strip(),
             self.query_one("#params", TextArea).text,
+            **{name: self.query_one(f"#{name}", Input).value.strip() for name in LIMITS},
+            instructions=self.query_one("#instructions", TextArea).text,
         )
 
     def _keep(self, text: str, chips: tuple[Chip, ...]) -> None:
@@ -274,11 +249,11 @@ class NewScreen(DaemonScreen):
             said.display = name in wrong
             said.update(wrong.get(name, ""))
             if name in wrong:
-                first = first or widget
+                first = first or next((one for one in LIMITS if wrong[name].startswith(f"{one}:")), widget)
                 said.scroll_visible(animate=False)
         if first:
             self.query_one(f"#{first}").focus()
 
 
-def _params(text: str) -> TextArea:
-    return TextArea(text, id="params", tab_behavior="focus", compact=True, placeholder=PARAMS)
+def _text(id: str, text: str, empty: str) -> TextArea:
+    return TextArea(text, id=id, classes="text", tab_behavior="focus", compact=True, placeholder=empty)

@@ -4,7 +4,7 @@ import pytest
 
 from daemon.harness.errors import Invalid
 from daemon.protocol import api
-from daemon.protocol.records import WorkerRef
+from daemon.protocol.records import Limits, WorkerRef
 from tests.tui.served import LARGE, SMALL, Daemon, Screen, daemon, screen
 from tests.tui.snapshots import check
 from tui.choice import Choice
@@ -94,8 +94,13 @@ async def test_every_field_goes_to_the_daemon_and_is_chosen_again_the_next_time(
         await at.write("/data")
         await at.press("tab")
         await at.write("200k")
+        for limit in ("50", "2M", "30m", "$0.50"):
+            await at.press("tab")
+            await at.write(limit)
         await at.press("tab")
         await at.write("run read")
+        await at.press("tab")
+        await at.write("Be brief.")
         await at.press("tab")
         await at.write("top_k = 3")
         await at.press("f2")
@@ -105,14 +110,18 @@ async def test_every_field_goes_to_the_daemon_and_is_chosen_again_the_next_time(
             context=200_000,
             tools=("run", "read"),
             params={"top_k": 3},
+            limits=Limits(steps=50, tokens=2_000_000, seconds=1800, cost=0.5),
+            instructions="Be brief.",
         )
         assert await made(at, served) == wanted
         await at.until(lambda: at.app.shown != "")
-        assert at.app.prefs.choice == Choice("a/b", wanted.workers, "200k", "run read", "top_k = 3")
+        assert at.app.prefs.choice == Choice(
+            "a/b", wanted.workers, "200k", "run read", "top_k = 3", "50", "2M", "30m", "$0.50", "Be brief."
+        )
     async with screen(served, LARGE) as at:
         await at.until(lambda: at.app.roster.loaded)
         await at.press("ctrl+n")
-        await at.shows("a/b", "/data", "200k", "run read", "top_k = 3")
+        await at.shows("a/b", "/data", "200k", "30m", "$0.50", "run read", "Be brief.", "top_k = 3")
         await at.press("f2")
         await at.until(lambda: len(served.harness.created) == 2)
         assert served.harness.created[1] == wanted
@@ -126,6 +135,13 @@ async def test_what_cannot_be_is_told_at_each_field_before_the_daemon_is_asked(s
         await at.press("f2")
         await at.shows("'much' is not a number of tokens", "not valid JSON")
         assert at.app.focused is at.app.screen.query_one("#context")
+        at.app.screen.query_one("#context").value = ""  # type: ignore[attr-defined]
+        at.app.screen.query_one("#seconds").value = "soon"  # type: ignore[attr-defined]
+        at.app.screen.query_one("#cost").value = "a lot"  # type: ignore[attr-defined]
+        await at.press("f2")
+        await at.shows("seconds: 'soon' is not a time: write 90, 30m or 2h", "cost: 'a lot' is not an amount")
+        assert "not a number of tokens" not in at.text
+        assert at.app.focused is at.app.screen.query_one("#seconds")
         assert served.harness.created == []
 
 
@@ -143,7 +159,8 @@ async def test_what_the_daemon_refuses_is_told_at_its_field(served: Daemon, size
         served.harness.failure = Invalid("limits.steps: out of bounds")
         at.app.screen.query_one("#model-name").value = ""  # type: ignore[attr-defined]
         await at.press("f2")
-        await at.shows("limits.steps: out of bounds")
+        await at.shows("steps: out of bounds")
+        assert at.app.focused is at.app.screen.query_one("#steps")
         served.harness.failure = None
         await at.press("f2")
         await at.until(lambda: bool(served.harness.posts))
