@@ -47,7 +47,8 @@ def fitted(data: bytes, *, moving: bool = True) -> Fitted:
 def heavy(data: bytes) -> bool:
     """Whether `fitted`, and what follows it, take so long that they should not hold up a loop."""
     try:
-        return len(data) > HEAVY or not fits(data, inspect(data))
+        image = inspect(data)
+        return len(data) > HEAVY or not fits(data, image) or image.type == "image/gif"
     except BadImage:
         return False
 

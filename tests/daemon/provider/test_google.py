@@ -11,7 +11,7 @@ from aiohttp import web
 from daemon.chain import GO_ON, Call, Media, Part, Raw, Result, Text, Turn
 from daemon.config import ConfigError, ModelEntry, ProviderEntry
 from daemon.protocol.records import TEXT, CallBody
-from daemon.provider import differences, models
+from daemon.provider import differences, fitting, models
 from daemon.provider.base import Block, Lister, Model, Query, Request, Tool, Wire
 from daemon.provider.gemini import FIELDS, PART, Decoder
 from daemon.provider.gemini_contents import NOTHING, SKIP, signs
@@ -237,6 +237,20 @@ def test_an_image_goes_as_what_its_bytes_are_and_a_moving_one_as_its_first_pictu
         image = inspect(base64.b64decode(one["inlineData"]["data"]))
         assert (one["inlineData"]["mimeType"], image.type) == ("image/png", "image/png")
         assert (image.width, image.height) == (3, 2)
+
+
+def test_where_images_are_too_many_the_oldest_give_way_to_notes() -> None:
+    one = Result("a", "run", tuple(Media("image/png", picture()) for _ in range(60)), False)
+    turns = [user("x"), assistant(call("a")), user(one), assistant("y")]
+    rest = user(*(Media("image/png", picture()) for _ in range(50)))
+    sent = compile_(*turns, rest).body
+    assert (sent.count(b'"inlineData"'), sent.count(b"it is left out")) == (50, 60)
+    assert GOOGLE.problems(compile_(*turns, rest)) == []
+
+
+def test_a_moving_image_is_drawn_anew_off_the_loop() -> None:
+    assert fitting.heavy(picture("GIF"))
+    assert not fitting.heavy(picture())
 
 
 def test_a_check_of_the_request_says_that_an_image_moves_no_more() -> None:
