@@ -157,13 +157,15 @@ class Decoder(StreamDecoder):
         item, piece = self._item(event, type), event.get("delta")
         if not isinstance(piece, str):
             raise errors.malformed("a piece without its text", data)
-        if piece and not item.done:
+        if piece and not item.done and item.type == type:
             self._show(item, item.take(kind, _place(event), piece), given)
 
     def _whole_part(self, event: dict[str, Any], type: str, kind: str, given: list[Event]) -> None:
         item = self._item(event, type)
         text = next((text for name in TEXTS if isinstance(text := event.get(name), str)), None)
-        if text is not None and not item.done and (more := item.settle(kind, _place(event), text)):
+        if text is None or item.done or item.type != type:
+            return
+        if more := item.settle(kind, _place(event), text):
             self._show(item, more, given)
 
     def _show(self, item: Item, text: str, given: list[Event]) -> None:

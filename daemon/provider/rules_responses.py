@@ -51,6 +51,7 @@ class _Input:
     def __init__(self) -> None:
         self._calls: set[str] = set()  # ids of all calls so far
         self._open: dict[str, str] = {}  # of those without an output, with the type that it has to have
+        self._loose: set[str] = set()  # of these, those that have no id of their own
         self._ids: set[str] = set()  # of all items so far
         self._images = 0
 
@@ -74,7 +75,10 @@ class _Input:
             yield f"{self._images} images, where {IMAGES} are allowed"
 
     def _item(self, where: str, item: dict[str, Any], follows: dict[str, Any]) -> Iterator[str]:
-        match kind := item.get("type", "message"):
+        kind = item.get("type", "message")
+        if self._loose and kind not in (*OUTPUTS, *OUTPUTS.values()):
+            yield f"{where}: {kind!r} stands between a call and its output, and no id binds them"
+        match kind:
             case "message":
                 yield from self._message(where, item)
             case "function_call" | "custom_tool_call":
@@ -83,6 +87,7 @@ class _Input:
                 call = item.get("call_id")
                 if self._open.pop(str(call), None) != kind:
                     yield f"{where}: a {kind} of {call!r}, where the calls without one are {[*self._open]}"
+                self._loose.discard(str(call))
                 yield from self._content(f"{where}.output", item.get("output"), FIELDS["user"])
             case "reasoning":
                 yield from self._reasoning(where, item, follows)
@@ -100,6 +105,7 @@ class _Input:
         if role == "user" and self._open:
             yield f"{where}: a message of the user's, where outputs of {[*self._open]} are missing"
             self._open.clear()
+            self._loose.clear()
         yield from self._content(where, item.get("content"), FIELDS.get(str(role), set()))
 
     def _call(self, where: str, kind: str, item: dict[str, Any]) -> Iterator[str]:
@@ -114,6 +120,8 @@ class _Input:
             yield f"{where}.arguments are no object: {item.get('arguments')!r}"
         self._calls.add(id)
         self._open[id] = OUTPUTS[kind]
+        if item.get("id") is None:
+            self._loose.add(id)
 
     def _reasoning(self, where: str, item: dict[str, Any], follows: dict[str, Any]) -> Iterator[str]:
         if not isinstance(item.get("summary"), list):

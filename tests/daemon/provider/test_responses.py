@@ -641,6 +641,11 @@ def test_a_message_whose_content_is_a_plain_string_is_taken() -> None:
     assert only(answer(done(0, type="message", role="assistant", content="Hi"))) == Block("text", b"Hi")
 
 
+def test_pieces_of_another_kind_than_the_items_are_none_of_it() -> None:
+    found = answer(added(0, **said("")), delta("reasoning_text", 0, "hm"), delta("output_text", 0, "Hi"))
+    assert (only(found), [piece.text for piece in deltas(found)]) == (Block("text", b"Hi"), ["Hi"])
+
+
 def test_pings_are_no_events() -> None:
     decoder = Decoder()
     decoder.feed(b': x\n\ndata: {"type":"keepalive"}\n\ndata: {"type":"ping"}\n\n')

@@ -74,6 +74,10 @@ def test_a_sound_request_has_no_problem(items: tuple[Any, ...]) -> None:
         ((USER, {**THOUGHT, "encrypted_content": None}, SAID, USER), "nobody can read"),
         ((USER, {**THOUGHT, "summary": None}, {**SAID, "id": "m"}, USER), "no summary"),
         ((USER, CALL), "ends in calls without outputs: a"),
+        (
+            (USER, {**CALL, "id": None}, OPEN, CALL, OUTPUT),
+            "'reasoning' stands between a call and its output",
+        ),
         ((USER, CALL, USER), "outputs of ['a'] are missing"),
         ((USER, CALL, USER, OUTPUT), "a function_call_output of 'a'"),
         ((USER, OUTPUT), "a function_call_output of 'a', where the calls without one are []"),
@@ -153,7 +157,12 @@ def test_too_many_images_are_a_problem() -> None:
 
 
 def test_the_request_of_a_recorded_refusal_has_a_problem() -> None:
-    """http-errors.jsonl, deepseek-responses-missing-tool-output: two calls, an output, a word, and the other output."""
-    other = {**CALL, "id": "fc_2", "call_id": "call-b"}
-    found = problems(USER, {**CALL, "call_id": "call-a"}, other, USER, {**OUTPUT, "call_id": "call-b"})
-    assert any("outputs of ['call-a', 'call-b'] are missing" in problem for problem in found)
+    """The order of http-errors.jsonl's deepseek-responses-missing-tool-output: words between a call and its output."""
+    made: list[dict[str, Any]] = [
+        {"type": "function_call", "call_id": f"call-{name}", "name": "read", "arguments": "{}"}
+        for name in "ab"
+    ]
+    gave = [{"type": "function_call_output", "call_id": f"call-{name}", "output": "x"} for name in "ab"]
+    (found,) = problems({"role": "assistant", "content": "x"}, made[0], SAID, made[1], *gave, USER)
+    assert "stands between a call and its output" in found
+    assert problems(SAID, SAID, *made, *gave, USER) == []
