@@ -62,7 +62,9 @@ HISTORY: Final = re.compile(
     r"|function call turn|function response|roles must alternate|unexpected role"
     r"|thought.?signature|ending with a model turn|multiturn requests"
     r"|reasoning_content.{0,60}(passed back|missing)|missing .{0,3}reasoning_content"
-    r"|thinking.{0,20}blocks?.{0,60}(modified|signature)",
+    r"|thinking.{0,20}blocks?.{0,60}(modified|signature)"
+    r"|no tool call found for|provided without its required|items are not persisted|duplicate item found"
+    r"|encrypted content .{0,200}(verified|match)|reasoning_text.{0,60}passed back",
     re.IGNORECASE,
 )
 NONE_AT_ALL: Final = re.compile(r"limit: 0\b")  # of Google's quotas, for models that a plan does not have

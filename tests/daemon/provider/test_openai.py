@@ -492,6 +492,40 @@ def test_too_many_images_give_way_to_notes() -> None:
     assert OpenAI().problems(compile_(*shows)) == []
 
 
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "No tool output found for function call call_1.",
+        "No tool call found for function call output with call_id call_1.",
+        "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
+        "Item 'msg_1' of type 'message' was provided without its required 'reasoning' item: 'rs_1'.",
+        "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.",
+        "Duplicate item found with id rs_1. Remove duplicate items from your input and try again.",
+        "The encrypted content for item rs_1 could not be verified. Reason: Encrypted content item_id did not match.",
+        "The reasoning_text in the thinking mode must be passed back to the API.",
+    ],
+)
+def test_a_history_that_was_refused_is_told_from_other_mistakes(words: str) -> None:
+    said = {"error": {"message": words, "type": "invalid_request_error", "param": "input", "code": None}}
+    error = OpenAI().error(400, {"x-request-id": "req_1"}, json.dumps(said).encode())
+    assert (error.code, error.retryable, error.request_id) == ("bad_history", False, "req_1")
+    assert words in error.message
+
+
+def test_recorded_refusals_are_classed(streams_dir: Path) -> None:
+    found = {}
+    for line in (streams_dir / "http-errors.jsonl").read_text().splitlines():
+        told = json.loads(line)
+        if told["provider"] in ("OpenAI", "DeepSeek"):
+            headers = {name.lower(): value for name, value in told["headers"].items()}
+            found[told["name"]] = OpenAI().error(told["status"], headers, told["body"].encode()).code
+            assert found[told["name"]] == told["expected_class"]
+    assert len(found) == 2
+
+
 # Models.
 
 
