@@ -113,6 +113,19 @@ def test_every_request_of_any_session_keeps_the_rules_of_the_wire(data: st.DataO
                 assert turn in request.body
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_copy_of_any_session_made_anywhere_goes_on(data: st.DataObject) -> None:
+    author = GeminiAuthor(data)
+    for _ in range(data.draw(st.integers(1, 8))):
+        author.act()
+    upto = data.draw(st.integers(1, author.book.n))
+    for model in MODELS:
+        found = fold(author.book.records[:upto], "copy").context()
+        asked = Query(models.find(model, models.GOOGLE), found, [TOOL], {}, "copy")
+        assert GOOGLE.problems(GOOGLE.compile(asked, Wire())) == []
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_the_vendors_own_types_read_every_request(data: st.DataObject) -> None:
