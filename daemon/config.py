@@ -253,6 +253,11 @@ def tui_folder(environ: Mapping[str, str]) -> Path:
     return _xdg(environ, "XDG_STATE_HOME", home / ".local/state") / "outrider/tui"
 
 
+def themes_folder(environ: Mapping[str, str]) -> Path:
+    """Where a person's own themes of the terminal UI are: beside outrider.toml."""
+    return _user_file(environ).parent / "themes"
+
+
 def address(text: str) -> Address:
     """`HOST:PORT`, with an IPv6 host in brackets. Raises ConfigError."""
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:/\s]+)):(\d{1,5})", text.strip())

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Final, assert_never
 import msgspec
 from textual.binding import BindingType
 from textual.screen import Screen
-from textual.theme import BUILTIN_THEMES
 from textual.timer import Timer
 
 from daemon.client import ApiFailure, Back, Client, Lost, Watched
@@ -80,8 +79,10 @@ class OutriderApp(Deeds):
         self._title = ""
         if given.keys:
             self.set_keymap(given.keys)
+        for own in given.themes:
+            self.register_theme(own)
         theme = given.theme or desk.prefs.theme
-        self.theme = theme if theme in BUILTIN_THEMES else THEME
+        self.theme = theme if theme in self.available_themes else THEME
 
     def get_default_screen(self) -> Screen[Any]:
         return SessionsScreen()

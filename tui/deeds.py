@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 from textual.app import App
+from textual.theme import Theme
 
 from daemon.client import ApiFailure, Client, Unreachable
 from daemon.plain import line, safe
@@ -23,12 +24,14 @@ class Given(Struct, frozen=True):
     """What the command line hands over. `here`: the daemon's socket is on this machine; `cwd`: where we were started.
 
     `start` starts a daemon here and returns when it is ready, None where that cannot be. `where`: for people.
+    `themes`: the person's own.
     """
 
     where: str
     here: bool
     cwd: str
     start: Callable[[], Awaitable[None]] | None = None
+    themes: tuple[Theme, ...] = ()
     theme: str = ""
     keys: Mapping[str, str] = {}
 

@@ -10,19 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from textual.theme import BUILTIN_THEMES
+from textual.theme import Theme
 
 from daemon.client import Client
 from tui import keymap, patches, places
 from tui.app import OutriderApp
 from tui.deeds import Given
 from tui.desk import Desk
+from tui.themes import BadTheme, known, read
 
 LAST: Final = 0.2  # seconds a thread has to end when the person has quit
 
 
 class BadSettings(ValueError):
-    """`[tui]` of outrider.toml cannot be used; the message names the key and what there is."""
+    """`[tui]` of outrider.toml or a theme's file cannot be used; the message names the key and what there is."""
 
 
 def run(
@@ -33,15 +34,18 @@ def run(
     state: Path,
     cwd: str,
     start: Callable[[], Awaitable[None]] | None,
+    themes: Path,
     theme: str,
     keys: Mapping[str, str | tuple[str, ...]],
 ) -> int:
     """Show the daemon that `client` asks until the person quits; returns the exit code.
 
     `where`: the daemon for people; `here`: it is on this machine. `state`: the folder for drafts. `start` starts a
-    daemon here. `keys`: ids of bindings and their keys, `''` or none for none. Raises BadSettings.
+    daemon here. `themes`: the folder of one's own. `keys`: ids of bindings and their keys, `''` or none for none.
+    Raises BadSettings.
     """
-    given = Given(where, here, cwd, start, _theme(theme), _keys(keys))
+    own = _themes(themes)
+    given = Given(where, here, cwd, start, own, _theme(theme, own), _keys(keys))
     desk = Desk(state, where)
     try:
         code = asyncio.run(_run(client, desk, given))
@@ -73,9 +77,17 @@ def _hung_up(app: OutriderApp, desk: Desk) -> None:
     os._exit(128 + signal.SIGHUP)
 
 
-def _theme(name: str) -> str:
-    if name and name not in BUILTIN_THEMES:
-        raise BadSettings(f"tui.theme: there is no {name!r}; there are {', '.join(BUILTIN_THEMES)}")
+def _themes(folder: Path) -> tuple[Theme, ...]:
+    try:
+        return read(folder)
+    except BadTheme as error:
+        raise BadSettings(str(error)) from error
+
+
+def _theme(name: str, own: tuple[Theme, ...]) -> str:
+    there = known(own)
+    if name and name not in there:
+        raise BadSettings(f"tui.theme: there is no {name!r}; there are {', '.join(there)}")
     return name
 
 

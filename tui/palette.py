@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, cast
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.dom import DOMNode
-from textual.theme import BUILTIN_THEMES
 
 from daemon.plain import line
 from tui import keymap, words
@@ -109,7 +108,7 @@ class Themes(_Ours):
     """`theme …`: it is remembered."""
 
     def _hits(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
-        for name in BUILTIN_THEMES:
+        for name in self.app.available_themes:
             yield f"theme {name}", "colours", partial(setattr, self.app, "theme", name)
 
 

@@ -41,6 +41,7 @@ def show(socket: str, url: str, environ: Mapping[str, str]) -> int:
             state=config.tui_folder(environ),
             cwd=os.getcwd(),
             start=(lambda: _start(socket)) if place.here else None,
+            themes=config.themes_folder(environ),
             theme=settings.tui.theme,
             keys=settings.tui.keys,
         )

@@ -131,6 +131,7 @@ def test_settings_that_cannot_be_are_told_before_anything_is_drawn(tmp_path: Pat
             "state": tmp_path,
             "cwd": "/",
             "start": None,
+            "themes": tmp_path / "themes",
             "theme": "",
             "keys": {},
         }
@@ -142,6 +143,13 @@ def test_settings_that_cannot_be_are_told_before_anything_is_drawn(tmp_path: Pat
         main.BadSettings, match=r"tui\.keys: there is no 'app\.quite' \(did you mean 'app\.quit'\?\)"
     ):
         run(keys={"app.quite": "x"})
+    (tmp_path / "themes").mkdir()
+    (tmp_path / "themes/sea.toml").write_text("[colours]\nprimry = 'blue'\n")
+    with pytest.raises(main.BadSettings, match=r"/themes/sea\.toml: colours\.primry: .*'primary'"):
+        run()
+    (tmp_path / "themes/sea.toml").write_text("[colours]\nprimary = 'blue'\n")
+    with pytest.raises(main.BadSettings, match=r"there is no 'mauve'; there are .*nord.*, sea"):
+        run(theme="mauve")
 
 
 # ---- the composer's other ways

@@ -14,14 +14,14 @@ from daemon.client import ApiFailure
 from daemon.plain import line
 from daemon.protocol import api
 from tui import attach, choice, workertext
-from tui.choice import Choice, Wrong
+from tui.choice import LIMITS, Choice, Wrong
 from tui.desk import Chip
 from tui.keymap import key
 from tui.messages import RosterChanged
 from tui.screens.base import DaemonScreen
 from tui.widgets.banner import Banner
 from tui.widgets.composer import Composer
-from tui.widgets.fields import LIMITS, LimitFields, WorkerPick
+from tui.widgets.fields import LimitFields, WorkerPick
 from tui.widgets.hints import Hints
 from tui.widgets.models import ModelPicker
 from tui.widgets.tick import Tick

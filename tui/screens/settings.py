@@ -7,7 +7,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.theme import BUILTIN_THEMES
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -66,7 +65,9 @@ class SettingsScreen(DaemonScreen):
             yield Tick("ring the terminal's bell with it", prefs.bell, id="bell")
             yield Static("Colours", classes="head", markup=False)
             yield ModelList(
-                *(Option(Content(name), id=name) for name in BUILTIN_THEMES), id="themes", compact=True
+                *(Option(Content(name), id=name) for name in self.app.available_themes),
+                id="themes",
+                compact=True,
             )
             if given.theme:
                 yield Static(
@@ -82,7 +83,7 @@ class SettingsScreen(DaemonScreen):
 
     def on_mount(self) -> None:
         themes = self.query_one("#themes", OptionList)
-        if self.app.theme in BUILTIN_THEMES:
+        if self.app.theme in self.app.available_themes:
             themes.highlighted = themes.get_option_index(self.app.theme)
         self.query_one(Rows).focus()
 

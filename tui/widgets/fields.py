@@ -1,7 +1,5 @@
 """Fields of the form for a new session that are several: a worker with its folder, the limits."""
 
-from typing import Final
-
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Input, Label
@@ -10,15 +8,8 @@ from daemon.plain import line
 from daemon.protocol import api
 from daemon.protocol.records import WorkerRef
 from tui import workertext
-from tui.choice import Choice
+from tui.choice import LIMITS, Choice
 from tui.widgets.tick import Tick
-
-LIMITS: Final = {  # what stands in a limit's field while it is empty
-    "steps": "no limit",
-    "tokens": "no limit",
-    "seconds": "no limit",
-    "cost": "no limit",
-}
 
 
 class WorkerPick(Horizontal):
@@ -67,6 +58,6 @@ class LimitFields(Horizontal):
         self._last = last
 
     def compose(self) -> ComposeResult:
-        for name, empty in LIMITS.items():
+        for name in LIMITS:
             yield Label(name)
-            yield Input(getattr(self._last, name), placeholder=empty, id=name, compact=True)
+            yield Input(getattr(self._last, name), placeholder="no limit", id=name, compact=True)
