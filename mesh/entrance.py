@@ -81,6 +81,7 @@ class Entrance:
             endpoints=reachable.places(options.endpoints or self._here, options.port),
             control=options.control,
             mtu=options.mtu,
+            relay=options.relay,
         )
 
     def places(self) -> tuple[Place, ...]:

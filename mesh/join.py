@@ -10,6 +10,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from enum import Enum, auto
 from http import HTTPStatus
 from typing import Final
@@ -31,7 +32,14 @@ JOIN_PATH: Final = "/join"
 SKEW: Final = (
     600.0  # seconds that the clocks may be apart: a machine that was just made may not have set its own
 )
+# One same answer for a token that was used, has expired, was revoked or is no token: none is told from another.
+SPENT: Final = (
+    "this token joins no more machines: it was used, has expired or was revoked; "
+    "`outrider token new` on the harness makes another"
+)
 SHOWN: Final = 300  # characters of a foreign text that are shown
+
+_UNITS: Final = ((86400, "days"), (3600, "hours"))
 
 # The worker
 
@@ -171,13 +179,14 @@ class Joining:
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """What every worker is told: WireGuard's endpoints, the control port, the harness's name."""
+    """What every worker is told: WireGuard's endpoints, the control port, the harness's name, whether it relays."""
 
     harness: str
     endpoints: tuple[Place, ...]
     control: int
     mtu: int = MTU
     keepalive: int = KEEPALIVE
+    relay: bool = True
 
 
 class Reply(Struct, frozen=True, kw_only=True):
@@ -309,8 +318,9 @@ class Hub:
         if abs(apart) > SKEW:
             raise _Refused(
                 HTTPStatus.BAD_REQUEST,
-                f"the machine's clock is {abs(apart) / 60:.0f} minutes {'ahead of' if apart > 0 else 'behind'} "
-                f"the harness's, and may be {SKEW / 60:.0f}: set the clock that is wrong",
+                f"the machine's clock is {_length(abs(apart))} {'ahead of' if apart > 0 else 'behind'} the harness's, "
+                f"and may be {_length(SKEW)}: set the clock that is wrong. The harness has "
+                f"{datetime.fromtimestamp(self._now(), UTC):%Y-%m-%d %H:%M} UTC",
             )
 
     def _redeemed(self, asked: Ask) -> Node:
@@ -321,7 +331,7 @@ class Hub:
             case Node():
                 return joined
             case Refusal.TOKEN:
-                raise _Refused(HTTPStatus.FORBIDDEN, "this token joins no more machines")
+                raise _Refused(HTTPStatus.FORBIDDEN, SPENT)
             case Refusal.REMOVED:
                 raise _Refused(
                     HTTPStatus.FORBIDDEN,
@@ -345,7 +355,14 @@ class Hub:
             harness=offer.harness,
             mtu=offer.mtu,
             keepalive=offer.keepalive,
+            relay=offer.relay,
         )
+
+
+def _length(seconds: float) -> str:
+    """A time for people."""
+    unit, name = next(((size, name) for size, name in _UNITS if seconds >= 2 * size), (60, "minutes"))
+    return f"{seconds / unit:.0f} {name}"
 
 
 def _shown(body: bytes) -> str:

@@ -72,7 +72,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     """All that a worker needs to be in the mesh.
 
     `hub`: the harness's WireGuard public key; `endpoints`: where it is heard, in the order to try; `control`: the TCP
-    port at the harness's address inside the mesh; `keepalive` in seconds, `mtu` in bytes; `harness`: its name.
+    port at the harness's address inside the mesh; `keepalive` in seconds, `mtu` in bytes; `harness`: its name; `relay`:
+    whether packets may come over the join listener.
     """
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}\Z")]
@@ -85,6 +86,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     harness: Fact
     mtu: Annotated[int, Meta(ge=1280, le=65535)] = MTU
     keepalive: Annotated[int, Meta(ge=0, le=65535)] = KEEPALIVE
+    relay: bool = True
     v: int = VERSION
 
     def __repr__(self) -> str:

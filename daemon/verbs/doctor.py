@@ -15,9 +15,12 @@ from daemon.verbs.examine import Check, failing, ok, warning
 from daemon.verbs.paint import ink
 from daemon.verbs.reach import FAILED, OK, VerbError, Where, connect, say, say_json, where
 from daemon.verbs.tables import ago, wrapped
+from daemon.verbs.worker import standings
+from daemon.worker.station import Standing
 
 PATIENCE: Final = 10.0  # seconds that a daemon has to answer each question
 LOCAL: Final = "local"  # the daemon's own worker
+START: Final = "`{} up` starts it"
 _STYLES: Final = {"ok": "good", "warning": "note", "failing": "failed"}
 
 
@@ -37,6 +40,7 @@ def checks(socket: str, url: str, environ: Mapping[str, str]) -> Iterator[Check]
     yield examine.python()
     yield examine.packages()
     settings: Settings | None = None
+    has_workers = False
     try:
         settings = config.load(environ)
         yield from examine.configuration(settings, environ)
@@ -52,11 +56,23 @@ def checks(socket: str, url: str, environ: Mapping[str, str]) -> Iterator[Check]
         yield examine.folder(settings.data)
         yield examine.sockets(settings)
         yield examine.interpreters(environ.get("PATH", ""))
+        for standing in standings(environ):
+            has_workers = True
+            yield _own_worker(standing)
     elif not place.here:
         yield from examine.key_in_the_clear(place)
     yield examine.clock()
     ours = release.own()
-    yield from asyncio.run(_asked(place, settings, environ, ours))
+    for check in asyncio.run(_asked(place, settings, environ, ours)):
+        if (
+            has_workers
+            and check.fix == START.format(place.command)
+            and settings
+            and not settings.data.exists()
+        ):
+            yield ok("daemon", "none on this machine, which has workers of others'")
+        else:
+            yield check
 
 
 async def _asked(
@@ -94,7 +110,7 @@ def _unreachable(why: str, place: Where, settings: Settings | None) -> Check:
                 f"process {pid} works on {settings.data} and does not listen on {place.socket}",
                 "it is just starting, or listens elsewhere (`--socket`); else `outrider down` ends it",
             )
-        return failing("daemon", f"none runs on {settings.data}", f"`{place.command} up` starts it")
+        return failing("daemon", f"none runs on {settings.data}", START.format(place.command))
     fix = "" if place.here else "see there whether it runs and listens, and that no firewall is in between"
     return failing("daemon", why, fix)
 
@@ -107,6 +123,24 @@ def _release(theirs: str, ours: str, target: str) -> Check:
             "`outrider down`, then `outrider up`, starts the one that is installed here",
         )
     return ok("daemon", f"{target} answers, release {ours}")
+
+
+def _own_worker(found: Standing) -> Check:
+    """A worker that this user has here, of whatever daemon."""
+    name = f"worker {line(found.name)}" if found.name else "a worker"
+    where = line(found.harness or (found.mesh.harness if found.mesh else "") or "its daemon")
+    start = f"`outrider worker --scratch {line(found.scratch)}` starts it"
+    if found.mesh is not None and found.mesh.removed:
+        return warning(
+            name, f"{where} has removed it", "`outrider worker --join TOKEN`, or `leave --purge` for good"
+        )
+    if found.state == "down":
+        say = failing if found.mesh is not None else warning
+        return say(name, f"it is not up; it is {where}'s", start)
+    if found.state == "dialing":
+        return failing(name, f"it is not connected to {where}: {line(found.reason, 500)}")
+    path = f", {line(found.mesh.path)}" if found.mesh is not None and found.mesh.path else ""
+    return ok(name, f"connected to {where}{path}")
 
 
 def _workers(workers: Sequence[api.WorkerInfo]) -> Iterator[Check]:

@@ -109,6 +109,15 @@ def status(scratch: str, name: str, environ: Mapping[str, str], json: bool) -> i
     return OK if all(one.state == "connected" for one in found) else FAILED
 
 
+def standings(environ: Mapping[str, str]) -> list[station.Standing]:
+    """How each worker of this user stands."""
+    try:
+        folders = those(environ)
+    except VerbError:
+        return []
+    return [asyncio.run(_look(path)) for path in folders]
+
+
 async def _look(scratch: Path) -> station.Standing:
     """How a worker stands, with what is kept of its mesh where no link says it."""
     found = await station.look(scratch)

@@ -27,7 +27,7 @@ from daemon.worker.station import CannotWork, Harness
 from daemon.worker.tunnel import Tunnel
 from mesh import address, asking, identity, privilege
 from mesh.address import HARNESS, Place
-from mesh.asking import AskError
+from mesh.asking import AskError, Refused
 from mesh.detour import detour
 from mesh.identity import Membership, PrivateFileError
 from mesh.node import MeshError, MeshOff, Node
@@ -121,7 +121,7 @@ class Member:
         self._renewed = asyncio.Event()
         self._over = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
-        self._unknown = ""  # that the harness does not know this machine
+        self._unknown = ""  # that the harness does not know this machine, or what it has against it
         self._asked = 0.0
         self._asking: asyncio.Task[None] | None = None
 
@@ -223,7 +223,7 @@ class Member:
             # Of a user namespace its way out decides by which port WireGuard's packets come.
             port = 0 if "user namespace" in node.said else (await node.state()).port
             spoke = _Pointing(node, membership)
-            relays = _relays(membership.places, port)
+            relays = _relays(membership.places, port) if answer.relay else None
             async with finding(spoke, answer.endpoints, relays, full=wanted.mtu) as finder:
                 yield _Up(node, wanted, spoke, finder)
 
@@ -295,6 +295,7 @@ class Member:
                     self._renewed.set()
         except AskError as error:
             log.info("how this machine stands is not known: %s", error)
+            self._unknown = f"; {error}" if isinstance(error, Refused) else ""
             wait = ASK_AGAIN
         except PrivateFileError as error:
             log.error("%s", error)

@@ -1,0 +1,205 @@
+"""What goes wrong with machines of a mesh, as their operators meet it: clocks, tokens, killed processes, no relay."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mesh.node import interface_name
+from tests.e2e.members import DOES, Joiner, connected, does, goes, joiner, until
+from tests.e2e.meshing import Housed
+from tests.mesh.lab import Lab, gone
+from tests.mesh.star import BACKEND, programs
+
+HUB = "fd00:aa::1"
+away = asyncio.to_thread
+# `outrider` on a machine whose clock is so many seconds ahead.
+AHEAD = """
+import runpy, sys, time
+right = time.time
+time.time = lambda: right() + {seconds}
+sys.argv[0] = "outrider"
+runpy.run_module("daemon.cli", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    programs()
+    with Lab() as lab:
+        lab.namespace("hub")
+        lab.bridge("hub", f"{HUB}/64")
+        lab.namespace("gpu-1")
+        lab.plug("gpu-1", "hub", "fd00:aa::2/64")
+        yield lab
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="or-"))
+    yield made
+    shutil.rmtree(made)
+
+
+@contextlib.contextmanager
+def housed(lab: Lab, folder: Path, more: str = "") -> Iterator[Housed]:
+    (folder / "hub").mkdir()
+    here = Housed(folder / "hub", lab, "hub", HUB, more)
+    here.script("does", DOES)
+    here.up()
+    yield here
+    here.outrider("down")
+
+
+@pytest.fixture
+def hub(lab: Lab, folder: Path) -> Iterator[Housed]:
+    with housed(lab, folder) as here:
+        yield here
+
+
+@pytest.fixture
+def gpu(lab: Lab, folder: Path) -> Iterator[Joiner]:
+    with joiner(lab, "gpu-1", folder) as made:
+        yield made
+
+
+def token(hub: Housed, *more: str) -> str:
+    made: str = hub.json("token", "new", *more)["token"]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(3 * 86400 + 60, "3 days ahead of the harness's"), (-7200, "2 hours behind the harness's")],
+)
+def test_a_machine_whose_clock_is_wrong_is_told_by_how_much_and_spends_no_token(
+    lab: Lab, folder: Path, hub: Housed, seconds: int, words: str
+) -> None:
+    text = token(hub)
+    wrong = (sys.executable, "-P", "-c", AHEAD.format(seconds=seconds))
+    with joiner(lab, "gpu-1", folder, wrong) as gpu:
+        said = gpu.verb("--join", "-", *gpu.as_root, input=text)
+        assert (said.returncode, words in said.stderr) == (3, True), said.stderr
+        assert "set the clock that is wrong" in said.stderr
+    (made,) = hub.json("token")
+    assert (made["state"], made["uses"]) == ("good", 1)
+
+
+def test_an_expired_and_a_revoked_token_are_refused_with_what_to_do(hub: Housed, gpu: Joiner) -> None:
+    revoked = hub.json("token", "new")
+    hub.ok("token", "revoke", str(revoked["id"]))
+    expired = token(hub, "--expires", "1s")
+    token(hub)  # the mesh is needed
+    while hub.json("token")[1]["state"] != "expired":
+        continue
+    for text in (revoked["token"], expired):
+        said = gpu.verb("--join", "-", *gpu.as_root, input=text)
+        assert said.returncode == 3
+        assert "this token joins no more machines" in said.stderr
+        assert "`outrider token new` on the harness makes another" in said.stderr
+        assert "Traceback" not in said.stderr
+
+
+def processes(mark: str, program: str) -> list[int]:
+    """Those with this in their arguments, whose program is called so."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (path / "cmdline").read_bytes().split(b"\0")
+            if os.path.basename(words[0]).startswith(program.encode()) and any(
+                mark.encode() in each for each in words
+            ):
+                found.append(int(path.name))
+    return found
+
+
+def parts(mesh: Path) -> dict[str, list[int]]:
+    """The helper and the wireguard-go of a folder's mesh."""
+    helpers = processes(os.fspath(mesh), "python")
+    engines = processes(interface_name(mesh), "wireguard-go")
+    return {"helper": helpers, "wireguard-go": engines if BACKEND == "wireguard-go" else []}
+
+
+@pytest.mark.parametrize("part", ["helper", "wireguard-go"])
+@pytest.mark.parametrize("side", ["harness", "worker"])
+async def test_a_part_of_the_mesh_that_is_killed_is_replaced_and_all_goes_on(
+    hub: Housed, gpu: Joiner, side: str, part: str
+) -> None:
+    if part == "wireguard-go" and part != BACKEND:
+        pytest.skip("the kernel's WireGuard is no process")
+    await away(gpu.start, await away(token, hub))
+    before = (await connected(hub, "gpu-1"))["mesh"]["address"]
+    scratch = gpu.home / ".local/state/outrider/workers/gpu-1"
+    mesh = hub.data / "mesh" if side == "harness" else scratch / "mesh/node"
+    (old,) = (await away(parts, mesh))[part]
+    os.kill(old, signal.SIGKILL)
+    assert await away(gone, old)
+    # A call that comes meanwhile is done.
+    assert (await away(does, hub, "gpu-1", "echo still")).strip() == "still"
+    found = await connected(hub, "gpu-1")
+    assert found["mesh"]["address"] == before
+    (new,) = (await away(parts, mesh))[part]
+    assert new != old
+    assert (await away(hub.mesh))["state"] == "ok"
+    assert (await away(gpu.verb, "status")).returncode == 0
+    log = gpu.log() if side == "worker" else (hub.data / "daemon.log").read_text()
+    assert "the mesh is down and is brought up again" in log
+
+
+async def test_where_the_harness_has_no_relay_none_is_tried(lab: Lab, folder: Path, gpu: Joiner) -> None:
+    with housed(lab, folder, "relay = false\n") as hub:
+        await away(gpu.start, await away(token, hub))
+        await connected(hub, "gpu-1")
+        await goes(gpu, f"direct [{HUB}]:51820")
+        await away(lab.block_udp, "hub")
+        await until(lambda: gpu.status()["mesh"]["path"].startswith("trying"), "its way is lost")
+
+        await away(lab.let_udp, "hub")
+        await goes(gpu, f"direct [{HUB}]:51820")
+        await connected(hub, "gpu-1")
+        assert "relay" not in gpu.log()
+
+
+async def test_the_doctor_on_a_workers_machine_speaks_of_the_worker(hub: Housed, gpu: Joiner) -> None:
+    await away(gpu.start, await away(token, hub))
+    known = await connected(hub, "gpu-1")
+
+    def doctor() -> tuple[int, dict[str, Any]]:
+        said = subprocess.run(
+            [*gpu.launcher, *gpu._outrider, "doctor", "--json"],
+            env=gpu.environ,
+            cwd=gpu.home,
+            capture_output=True,
+            text=True,
+        )
+        return said.returncode, {check["name"]: check for check in json.loads(said.stdout)["checks"]}
+
+    code, checks = await away(doctor)
+    assert (code, checks["worker gpu-1"]["state"], checks["daemon"]["state"]) == (0, "ok", "ok")
+    assert (
+        f"connected to hub at [{known['mesh']['address'][:-1]}1]:4602, direct"
+        in checks["worker gpu-1"]["what"]
+    )
+    assert "none on this machine, which has workers" in checks["daemon"]["what"]
+
+    await away(hub.ok, "down")
+    await until(lambda: gpu.status()["state"] == "dialing", "it has noticed")
+    code, checks = await away(doctor)
+    assert (code, checks["worker gpu-1"]["state"]) == (1, "failing")
+    assert re.search(r"not connected to hub .*: .*harness", checks["worker gpu-1"]["what"])
+
+    assert await away(gpu.stop) == 0
+    code, checks = await away(doctor)
+    assert (code, checks["worker gpu-1"]["state"]) == (1, "failing")
+    assert re.search("`outrider worker --scratch .*gpu-1` starts it", checks["worker gpu-1"]["fix"])
