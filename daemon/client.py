@@ -264,6 +264,16 @@ class Client:
         path, body = api.PROVIDER.format(name=quote(name, safe="")), api.encode(setting)
         return await self._call(api.ProviderInfo, "PUT", path, {}, body, JSON)
 
+    async def test_provider(self, name: str, model: str = "") -> api.Tested:
+        """Have the daemon send a provider one small request; takes `api.TEST_LIMIT` seconds at most."""
+        path, body = api.PROVIDER_TEST.format(name=quote(name, safe="")), api.encode(api.ProviderTest(model))
+        return await self._call(api.Tested, "POST", path, {}, body, JSON, ANSWER + api.TEST_LIMIT)
+
+    async def scan(self, ports: Sequence[int] = ()) -> Sequence[api.Found]:
+        """The servers of models at these ports of the daemon's machine; none are the usual ones."""
+        body = api.encode(api.Scan(tuple(ports)))
+        return await self._call(tuple[api.Found, ...], "POST", api.SCAN, {}, body, JSON)
+
     async def keys(self) -> Sequence[api.KeyInfo]:
         """The API keys, without the keys themselves."""
         return await self._call(tuple[api.KeyInfo, ...], "GET", api.KEYS)
@@ -384,8 +394,9 @@ class Client:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        silence: float = ANSWER,
     ) -> T:
-        async with self._asker.request(method, path, query, body, headers) as answer:
+        async with self._asker.request(method, path, query, body, headers, silence) as answer:
             data = await answer.read()
         try:
             return msgspec.json.decode(data, type=type)

@@ -79,8 +79,8 @@ class Providers(Protocol):
         """Send one small request. Raises ProviderError where there is no such provider, or it has no model."""
         ...
 
-    async def scan(self) -> Sequence[api.Found]:
-        """Servers of models on this machine."""
+    async def scan(self, ports: Sequence[int]) -> Sequence[api.Found]:
+        """Servers of models at these ports of this machine; none are the usual ones."""
         ...
 
 

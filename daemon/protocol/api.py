@@ -21,6 +21,10 @@ MAX_LIST: Final = 1000  # sessions in one answer
 FIRST: Final = 50  # sessions that GET /events begins with unless told: a screen of them
 MAX_USES: Final = 1_000_000  # machines that one join token may let in
 MAX_LIFETIME: Final = 10 * 365 * 86400.0  # seconds of a join token; what is to hold longer is a mistake
+TEST_LIMIT: Final = (
+    120.0  # seconds that a provider's test may take: a local server may have to load its model first
+)
+MAX_PORTS: Final = 100  # that one scan looks at
 KEY_PREFIX: Final = "ork_"  # of an API key, so that a leaked one is known for what it is
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"  # of a key or a provider
 IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
@@ -46,6 +50,8 @@ TOKENS: Final = "/tokens"
 TOKEN: Final = "/tokens/{id}"
 PROVIDERS: Final = "/providers"
 PROVIDER: Final = "/providers/{name}"
+PROVIDER_TEST: Final = "/providers/{name}/test"
+SCAN: Final = "/scan"
 KEYS: Final = "/keys"
 KEY: Final = "/keys/{name}"
 METRICS: Final = "/metrics"
@@ -368,6 +374,53 @@ class ProviderSetting(Struct, frozen=True, forbid_unknown_fields=True):
     kind: str | msgspec.UnsetType = msgspec.UNSET
     url: str | msgspec.UnsetType = msgspec.UNSET
     key: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ProviderTest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /providers/{name}/test. `model`: without the provider's name; empty is its first."""
+
+    model: Annotated[str, Meta(max_length=MAX_MODEL)] = ""
+
+
+class Tested(Struct, frozen=True, omit_defaults=True):
+    """Answer to POST /providers/{name}/test: whether `model` (`provider/model`) gave a whole answer, within how many
+    `seconds`.
+
+    Of one that did: `served_by`, what says to have answered, what it `said`, the seconds to the `first` piece, tokens
+    and `stop`. Of one that did not: `code`, a short word, the provider's own `message` and the `fix`.
+    """
+
+    ok: bool
+    model: str
+    seconds: float
+    served_by: str = ""
+    said: str = ""
+    first: float | None = None
+    usage: Usage = Usage()
+    stop: str = ""
+    code: str = ""
+    message: str = ""
+    fix: str = ""
+
+
+class Scan(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /scan. `ports`: to look at; none are the usual ones."""
+
+    ports: Annotated[tuple[Annotated[int, Meta(ge=1, le=65535)], ...], Meta(max_length=MAX_PORTS)] = ()
+
+
+class Found(Struct, frozen=True, omit_defaults=True):
+    """A server that POST /scan found: where, what it is, a free name for it as a provider, the names of its models.
+
+    `note`: what is to be known of it; `configured`: the provider that has this address already.
+    """
+
+    url: str
+    server: str
+    name: str
+    models: tuple[str, ...] = ()
+    note: str = ""
+    configured: str = ""
 
 
 class NewKey(Struct, frozen=True, forbid_unknown_fields=True):

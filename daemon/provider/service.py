@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -14,7 +14,8 @@ import structlog
 from daemon import config, ownfile
 from daemon.config import ConfigError, ProviderEntry
 from daemon.protocol import api
-from daemon.provider.base import Model, Provider
+from daemon.provider import probing, scanning
+from daemon.provider.base import Model, Provider, ProviderError
 from daemon.provider.listing import LIMIT
 from daemon.provider.registry import Registry
 
@@ -121,6 +122,25 @@ class Providers:
             await asyncio.to_thread(ownfile.write, self._path, {"providers": stored}, HEAD)
             self._stored, self._entries, self._registry = stored, entries, registry
             return self._info(name)
+
+    async def test(self, name: str, model: str) -> api.Tested:
+        """What comes of one small request to a provider; `model` empty is its first. See probing.probe.
+
+        Raises ProviderError where there is no such provider, or it has no model.
+        """
+        if not model:
+            await self.refresh()
+        registry = self._registry
+        first = next((known.name for known in registry.models(name)), "")
+        if name in registry.providers and not (model or first):
+            what = f"{name} lists no model; name one: `outrider providers test {name}/MODEL`"
+            raise ProviderError(what, code="model")
+        provider, known = registry.resolve(f"{name}/{model or first or 'x'}")
+        return await probing.probe(provider, known, self._http)
+
+    async def scan(self, ports: Sequence[int]) -> list[api.Found]:
+        """The servers of models at these ports of this machine; none are the usual ones."""
+        return await scanning.scan(self._registry.entries, ports or scanning.PORTS)
 
     def _built(self, stored: Mapping[str, Any]) -> tuple[Mapping[str, ProviderEntry], Registry]:
         entries = config.providers(stored, self._written, self._environ, [])

@@ -1,22 +1,28 @@
-"""The verbs on what sessions use: workers, models, providers, and the keys of the API."""
+"""The verbs on workers and on the keys of the API."""
 
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import click
-import msgspec
-from msgspec import UNSET
-
-from daemon.plain import count, line, size, tokens
+from daemon.plain import count, line, size
 from daemon.protocol import api
 from daemon.protocol.records import WorkerRef
 from daemon.verbs.absent import warn_of_absent
-from daemon.verbs.reach import OK, USAGE, VIA, VerbError, Where, connect, note, say, say_json, session_id
+from daemon.verbs.reach import (
+    OK,
+    USAGE,
+    VIA,
+    VerbError,
+    Where,
+    connect,
+    note,
+    say,
+    say_json,
+    session_id,
+)
 from daemon.verbs.tables import ago, table
 
-MAX_KEY: Final = 10_000  # characters of a provider's key; the longest are tokens of a few thousand
 STATES: Final[Mapping[str, str]] = {
     "connected": "good",
     "refused": "failed",
@@ -132,118 +138,6 @@ async def set_workers(
     return OK
 
 
-async def models(place: Where, json: bool) -> int:
-    """The models the daemon serves, and which is the default."""
-    async with connect(place) as client:
-        said = await client.providers()
-    found = [model for provider in said.providers for model in provider.models]
-    if json:
-        shown = [msgspec.to_builtins(model) | {"default": model.name == said.default} for model in found]
-        say_json(shown)
-        return OK
-    table(
-        ("MODEL", "CONTEXT", "OUTPUT", "TAKES", "PRICE", "DEFAULT"),
-        [
-            (
-                model.name,
-                tokens(model.context) if model.context else "",
-                tokens(model.output) if model.output else "",
-                _takes(model.input),
-                _price(model.price),
-                "yes" if model.name == said.default else "",
-            )
-            for model in found
-        ],
-        {5: {"yes": "good"}},
-    )
-    if all(model.name != said.default for model in found):
-        note(f"the default is {line(said.default)}, which is not listed here")
-    return OK
-
-
-def _price(price: api.Price | None) -> str:
-    """Dollars for a million tokens, read and written; more where a long prompt costs more."""
-    if price is None:
-        return ""
-    if not (price.input or price.output):
-        return "free"
-    more = f", more over {tokens(price.over)}" if price.above is not None else ""
-    return f"${price.input:g} in, ${price.output:g} out{more}"
-
-
-def _takes(types: Sequence[str]) -> str:
-    return ", ".join(
-        dict.fromkeys({"image": "images"}.get(kind := type.partition("/")[0], kind) for type in types)
-    )
-
-
-async def providers(place: Where, json: bool) -> int:
-    """The providers the daemon knows."""
-    async with connect(place) as client:
-        found = (await client.providers()).providers
-    if json:
-        say_json(found)
-        return OK
-    table(
-        ("NAME", "KIND", "KEY", "MODELS", "ADDRESS"),
-        [
-            (
-                provider.name,
-                provider.kind,
-                "yes" if provider.has_key else "none" if _wants_key(provider) else "-",
-                str(len(provider.models)) if provider.served else "not in this release",
-                provider.url or ("the vendor's own" if provider.kind != "rehearsal" else "built in"),
-            )
-            for provider in found
-        ],
-        {2: {"yes": "good", "none": "note"}},
-    )
-    return OK
-
-
-def _wants_key(provider: api.ProviderInfo) -> bool:
-    """Whether it cannot answer without a key; a server of one's own may."""
-    return provider.kind != "rehearsal" and not provider.url
-
-
-async def set_provider(
-    place: Where, name: str, kind: str | None, url: str | None, key: bool | None, json: bool
-) -> int:
-    """Set a provider's key (read here, unseen), kind or address."""
-    if key is None:
-        key = True if kind is None and url is None else None
-    secret = UNSET if key is None else (_secret(name) if key else "")
-    setting = api.ProviderSetting(UNSET if kind is None else kind, UNSET if url is None else url, secret)
-    async with connect(place) as client:
-        made = await client.set_provider(name, setting)
-    if json:
-        say_json(made)
-        return OK
-    if (kind, url, key) == ("", "", False):
-        say(f"nothing is set of {line(made.name)} any more")
-        return OK
-    has = "has a key" if made.has_key else "has no key"
-    say(
-        f"{line(made.name)} ({line(made.kind)}) {has} and {count(len(made.models), 'model')}; it holds from now on"
-    )
-    return OK
-
-
-def _secret(name: str) -> str:
-    """A key typed unseen, or stdin's first line. Raises VerbError."""
-    if sys.stdin is not None and sys.stdin.isatty():
-        text: str = click.prompt(f"Key of {line(name)} (not shown)", hide_input=True, err=True)
-    else:
-        data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_KEY + 1)
-        text = data.decode("ascii", "replace")
-    text = text.strip()
-    if not text or len(text) > MAX_KEY or not text.isascii() or not text.isprintable():
-        raise VerbError(
-            "that is no key: one line of printable ASCII is wanted, on stdin or typed when asked", USAGE
-        )
-    return text
-
-
 async def keys(place: Where, json: bool) -> int:
     """The API's keys."""
     async with connect(place) as client:
@@ -270,7 +164,7 @@ async def new_key(place: Where, name: str, role: api.Role, json: bool) -> int:
         say_json(made)
     else:
         note(f"a key for {made.role}, {line(made.name)}; it is shown this once:")
-        say(line(made.key, MAX_KEY))
+        say(line(made.key))
     return OK
 
 

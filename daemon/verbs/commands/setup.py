@@ -55,27 +55,27 @@ def workers_set(id: str, workers: tuple[str, ...], none: bool, json: bool) -> in
 @json_option
 def models(json: bool) -> int:
     """List the models that sessions can have, with their limits."""
-    from daemon.verbs import setup
+    from daemon.verbs import providing
 
-    return asyncio.run(setup.models(where(), json))
+    return asyncio.run(providing.models(where(), json))
 
 
 @click.group(
     cls=Listing,
-    subcommand_metavar="[ls | set NAME]",
-    short_help="List the providers; set a key or an address.",
+    subcommand_metavar="[ls | set NAME | test NAME | scan]",
+    short_help="List, set up, test and find providers.",
 )
 def providers() -> None:
-    """List the providers of models; set one's key or address."""
+    """List the providers of models; set one's key or address, try one, find local ones."""
 
 
 @providers.command("ls", short_help="List the providers, with their keys and addresses.")
 @json_option
 def providers_ls(json: bool) -> int:
     """List the providers: which have a key, where they are, what they serve."""
-    from daemon.verbs import setup
+    from daemon.verbs import providing
 
-    return asyncio.run(setup.providers(where(), json))
+    return asyncio.run(providing.providers(where(), json))
 
 
 @providers.command("set")
@@ -98,13 +98,48 @@ def providers_set(
     It holds at once, for requests that begin from now on, and after a restart. The key is read from stdin, or asked
     for; it is never an argument, which others on the machine could see.
     """
-    from daemon.verbs import setup
+    from daemon.verbs import providing
 
     if stray:
         raise click.UsageError(
             "a key is not an argument, others could see it: pipe it in, or type it when asked"
         )
-    return asyncio.run(setup.set_provider(where(), name, kind, url, key, json))
+    return asyncio.run(providing.set_provider(where(), name, kind, url, key, json))
+
+
+@providers.command("test", short_help="Try a provider with one small request.")
+@click.argument("name", metavar="NAME[/MODEL]", shell_complete=complete.providers)
+@json_option
+def providers_test(name: str, json: bool) -> int:
+    """Have the daemon send a provider one small, real request, and say what came of it.
+
+    It goes the way of every step, to the provider's first model unless one is named, and costs what such a request
+    costs. Exits with 1 where there is no answer.
+    """
+    from daemon.verbs import providing
+
+    return asyncio.run(providing.test_provider(where(), name, json))
+
+
+@providers.command("scan", short_help="Find model servers on the daemon's machine.")
+@click.option("--add", is_flag=True, help="Set up those that are new, without asking.")
+@click.option(
+    "--port",
+    "ports",
+    type=click.IntRange(1, 65535),
+    multiple=True,
+    metavar="N",
+    help="Look there instead. Repeatable.",
+)
+@json_option
+def providers_scan(add: bool, ports: tuple[int, ...], json: bool) -> int:
+    """Look at the usual ports of the daemon's machine for servers of models: 11434, 1234, 8080, 8000.
+
+    Those of Ollama, LM Studio, llama.cpp and vLLM. On a terminal you are asked whether to set up each that is new.
+    """
+    from daemon.verbs import providing
+
+    return asyncio.run(providing.scan(where(), ports, add, json))
 
 
 @click.group(cls=Listing, subcommand_metavar="[ls | new NAME | revoke NAME]")

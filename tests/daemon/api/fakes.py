@@ -285,7 +285,7 @@ class FakeProviders:
             raise ProviderError(f"there is no provider {name!r}", code="model")
         return api.Tested(True, f"{name}/{model or 'tour'}", 0.1, said="ready")
 
-    async def scan(self) -> list[api.Found]:
+    async def scan(self, ports: Sequence[int]) -> list[api.Found]:
         return [api.Found("http://127.0.0.1:11434/v1", "Ollama", "ollama", ("qwen3",))]
 
     def _info(self, name: str) -> api.ProviderInfo:

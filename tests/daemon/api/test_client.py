@@ -168,6 +168,13 @@ async def test_keys_and_providers_are_set_up(harness: FakeHarness, path: Path) -
             assert refused.value.status == status
         with pytest.raises(ApiFailure, match="there is no provider"):
             await client.set_provider("a/b", setting)
+        assert (await client.test_provider("rehearsal", "echo")).model == "rehearsal/echo"
+        with pytest.raises(ApiFailure, match="there is no provider 'x'") as refused:
+            await client.test_provider("x")
+        assert refused.value.status == 404
+        assert [found.server for found in await client.scan([11434])] == ["Ollama"]
+        with pytest.raises(ApiFailure, match="ports"):
+            await client.scan([0])
 
 
 async def test_the_daemons_events_begin_anew_on_each_connection(harness: FakeHarness, path: Path) -> None:

@@ -1,6 +1,8 @@
 import json
 import re
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,12 @@ from tests.daemon.cli.saying import Said, terminal
 from tests.running import Place, place
 
 SECRET = "sk-not-a-real-key"
+REFUSED = """
+[[steps]]
+text = "Never."
+faults = [{ kind = "status", status = 401, type = "authentication_error", message = "Who are you?" }]
+"""
+SCRIPTS = {"refused": REFUSED}
 
 
 @pytest.fixture
@@ -216,3 +224,70 @@ def test_a_key_in_the_environment_that_cannot_be_one_is_told_before_it_is_sent()
         with pytest.raises(VerbError, match="OUTRIDER_KEY holds no key") as caught:
             reach.where("", "http://h:1", {"OUTRIDER_KEY": key})
         assert caught.value.code == reach.USAGE
+
+
+# Trying providers, and finding them.
+
+
+@pytest.fixture
+def models_server() -> Iterator[int]:
+    """A server of models on loopback, as Ollama is; its port."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"data": [{"id": "qwen3", "owned_by": "library"}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_a_provider_is_tried_with_one_request(said: Said) -> None:
+    first, second = said("providers", "test", "rehearsal/echo").splitlines()
+    assert first == "rehearsal/echo answered 'Answer with the one word: ready', as rehearsal"
+    assert re.fullmatch(r"in \d\.\d s \(the first piece after \d\.\d s\), \d+ tokens in, \d+ out", second)
+    got = json.loads(said("providers", "test", "rehearsal/echo", "--json"))
+    assert (got["ok"], got["model"], got["usage"]["output"] > 0) == (True, "rehearsal/echo", True)
+
+
+def test_a_provider_that_does_not_answer_says_why_and_what_to_do(said: Said) -> None:
+    complaint = said("providers", "test", "rehearsal/refused", code=1)
+    assert complaint == (
+        "rehearsal/refused does not answer: Who are you? (status 401)\n"
+        "→ set its key: `outrider providers set rehearsal --key`\n"
+    )
+    assert "there is no provider 'nobody'" in said("providers", "test", "nobody", code=3)
+
+
+@pytest.mark.usefixtures("without_a_provider")
+def test_a_scan_finds_a_local_server_and_adds_it_only_when_told(said: Said, models_server: int) -> None:
+    port = str(models_server)
+    (found,) = json.loads(said("providers", "scan", "--port", port, "--json"))
+    url = f"http://127.0.0.1:{port}/v1"
+    assert found == {
+        "url": url,
+        "server": "Ollama",
+        "name": "ollama",
+        "models": ["qwen3"],
+        "added": False,
+    }
+    assert "not set up" in said("providers", "scan", "--port", port)
+    assert "ollama is set up: its models are ollama/…" in said("providers", "scan", "--port", port, "--add")
+    assert "ollama/qwen3" in said("models")
+    (again,) = json.loads(said("providers", "scan", "--port", port, "--add", "--json"))
+    assert (again["configured"], again["added"]) == ("ollama", False)
+
+
+def test_where_nothing_answers_a_scan_finds_nothing(said: Said, unused_tcp_port: int) -> None:
+    assert said("providers", "scan", "--port", str(unused_tcp_port)) == ""
+    assert said("providers", "scan", "--port", str(unused_tcp_port), "--json") == "[]\n"

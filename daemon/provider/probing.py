@@ -1,0 +1,91 @@
+"""Try a provider with one small request, by the way that every step goes, and say what came of it in words."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Final
+
+import aiohttp
+
+from daemon.chain import Context, Text, Turn
+from daemon.protocol import api, records
+from daemon.protocol.records import Usage
+from daemon.provider.base import Block, Delta, Model, Outcome, Provider, ProviderError, Query, Wire
+from daemon.provider.compiling import compiled
+from daemon.provider.http import stream
+from daemon.provider.retry import RetryPolicy
+
+ASKED: Final = "Answer with the one word: ready"
+SAID: Final = 200  # characters of the answer that are shown
+SESSION: Final = "test"
+
+_WAIT: Final = "it is there and refuses for now: try again later"
+FIXES: Final[Mapping[str, str]] = {  # by the code of a ProviderError
+    "auth": "set its key: `outrider providers set NAME --key`",
+    "permission": "check what its key may do, and whether the account has this model",
+    "billing": "add credit with the provider",
+    "rate_limit": _WAIT,
+    "overloaded": _WAIT,
+    "busy": _WAIT,
+    "server": _WAIT,
+    "not_found": "check the model's name (`outrider models`) and the provider's url",
+    "model": "name one that it has: `outrider providers test NAME/MODEL`",
+    "connection": "start the server, or correct the provider's url",
+    "redirect": "correct the provider's url",
+    "not_a_stream": "correct the provider's url: what is there does not speak this wire",
+    "url": "correct the provider's url, key or headers",
+    "tls": "check the address, and whether its certificate is one that this machine trusts",
+    "timeout": "look at the server: it was reached and did not answer in time",
+    "stalled": "look at the server: it was reached and did not answer in time",
+    "invalid": "it was reached and refuses the request: see docs/providers.md for what servers need (quirks)",
+}
+
+
+async def probe(
+    provider: Provider, model: Model, http: aiohttp.ClientSession | None, limit: float = api.TEST_LIMIT
+) -> api.Tested:
+    """What came of one request to `model`, tried once; within `limit` seconds. Never raises ProviderError."""
+    name = f"{provider.name}/{model.name}"
+    start = time.monotonic()
+    first: float | None = None
+    words: list[str] = []
+    outcome: Outcome | None = None
+    try:
+        async with asyncio.timeout(limit):
+            context = Context("", (), Turn("user", (Text(ASKED),)), 1, 0)
+            request = await compiled(provider, Query(model, context, (), {}, SESSION), Wire())
+            policy = RetryPolicy(tries=1)
+            async with aclosing(stream(provider, request, session=http, policy=policy)) as events:
+                async for event in events:
+                    if first is None and isinstance(event, Delta | Block):
+                        first = time.monotonic() - start
+                    if isinstance(event, Block) and event.kind == "text":
+                        words.append(records.readable(event.type, event.body))
+                    elif isinstance(event, Outcome):
+                        outcome = event
+    except TimeoutError:
+        return _failed(name, start, "timeout", f"no whole answer within {limit:g} s")
+    except ProviderError as error:
+        return _failed(name, start, error.code, error.message.removesuffix("; tried 1 times"))
+    seconds = time.monotonic() - start
+    if outcome is None:
+        return _failed(name, start, "provider", "the provider's answer had no end")
+    return api.Tested(
+        True,
+        name,
+        round(seconds, 3),
+        served_by=outcome.model,
+        said=" ".join("".join(words).split())[:SAID],
+        first=None if first is None else round(first, 3),
+        usage=outcome.usage,
+        stop=outcome.stop,
+    )
+
+
+def _failed(name: str, start: float, code: str, message: str) -> api.Tested:
+    provider = name.partition("/")[0]
+    fix = FIXES.get(code, "").replace("NAME", provider)
+    return api.Tested(
+        False, name, round(time.monotonic() - start, 3), usage=Usage(), code=code, message=message, fix=fix
+    )
