@@ -1,11 +1,14 @@
 import base64
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from daemon.protocol.records import MAX_BODY, TEXT, CallBody, Usage, readable
 from daemon.provider.base import Block, Delta, Event, Outcome, ProviderError, Unmarked
@@ -502,6 +505,41 @@ def test_a_malformed_event_is_an_error_that_carries_its_bytes(bad: bytes) -> Non
 )
 def test_fields_of_another_type_are_passed_over(value: dict[str, Any]) -> None:
     assert only(decoded(chunk(said("x")), event(value), END)).body == b"x"
+
+
+NAMES_INSIDE = st.sampled_from(
+    (
+        "candidates content parts text thought thoughtSignature functionCall name args id finishReason finishMessage"
+        " promptFeedback blockReason safetyRatings usageMetadata promptTokenCount modelVersion groundingMetadata index"
+        " novel"
+    ).split()
+)
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 9)
+    | st.floats(0, 1)
+    | st.sampled_from(["", "x", "STOP", "\ud83d"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES_INSIDE, inner, max_size=4),
+    max_leaves=12,
+)
+PARTS = st.lists(st.dictionaries(NAMES_INSIDE, ANYTHING, max_size=3), max_size=3)
+ODD = st.builds(lambda parts, more: {"candidates": [{**more, "content": {"parts": parts}}]}, PARTS,
+                st.dictionaries(NAMES_INSIDE, ANYTHING, max_size=3))  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ODD | ANYTHING, max_size=4), st.data())
+def test_whatever_a_server_sends_is_read_or_refused_the_same_however_it_is_cut(
+    values: list[Any], data: st.DataObject
+) -> None:
+    stream = b"".join(map(event, values)) + END
+    whole = comparable(decoded(stream))
+    places = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    assert comparable(decoded(*(stream[a:b] for a, b in pairwise([0, *places, len(stream)])))) == whole
+    for block in blocks(decoded(stream)):
+        block.body.decode()
+        readable(block.type, block.body)
 
 
 # Errors.
