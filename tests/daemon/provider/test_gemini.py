@@ -508,11 +508,29 @@ def test_fields_of_another_type_are_passed_over(value: dict[str, Any]) -> None:
 
 
 NAMES_INSIDE = st.sampled_from(
-    (
-        "candidates content parts text thought thoughtSignature functionCall name args id finishReason finishMessage"
-        " promptFeedback blockReason safetyRatings usageMetadata promptTokenCount modelVersion groundingMetadata index"
-        " novel"
-    ).split()
+    [
+        "candidates",
+        "content",
+        "parts",
+        "text",
+        "thought",
+        "thoughtSignature",
+        "functionCall",
+        "name",
+        "args",
+        "id",
+        "finishReason",
+        "finishMessage",
+        "promptFeedback",
+        "blockReason",
+        "safetyRatings",
+        "usageMetadata",
+        "promptTokenCount",
+        "modelVersion",
+        "groundingMetadata",
+        "index",
+        "novel",
+    ]
 )
 ANYTHING = st.recursive(
     st.none()
