@@ -32,6 +32,7 @@ FRAMES: Final = Answer(
         media=(events.MEDIA_TYPE,),
         what="Frames `session.started`, `message`, `message.delta`, `model.request`, `model.response`, `tool.call`, "
         "`tool.result`, `warning`, `error`; the last is one `session.ended`.",
+        parts=(wire.Frame, *wire.TYPES),
     ),
     "Frames, to the end of the turn.",
 )
@@ -78,7 +79,7 @@ class AgentServer:
                 handler=self.create,
                 what="Make a session of a declared agent. An empty body is one without inputs.",
                 role="operator",
-                body=Content(wire.NewSession),
+                body=Content(wire.NewSession, needed=False),
                 answer=json(wire.Session, 201, "It is made.", Location="Where it is."),
                 refusals=(409, 422, 429, 503, 507),
             ),

@@ -26,7 +26,7 @@ WHY: Final = {
     415: "This media type, charset or encoding is not taken.",
     417: "This Expect header is not served.",
     422: "Well-formed, but not valid; the message begins with the field.",
-    429: "Too many keys of this address were refused.",
+    429: "Too many: refused keys of this address, turns at once, or sessions.",
     500: "A fault of the daemon; its log says more.",
     503: "Starting or draining.",
     507: "The data folder cannot be written; nothing was changed.",
@@ -73,7 +73,8 @@ def document(routes: Sequence[Route], version: str) -> Json:
 def _types(routes: Iterable[Route]) -> list[Any]:
     """Every type of a body, each once."""
     bodies = [content for route in routes for content in (route.body, route.answer.content) if content]
-    found = {repr(content.type): content.type for content in bodies if content.type is not None}
+    types = [type for content in bodies for type in (content.type, *content.parts)]
+    found = {repr(type): type for type in types if type is not None}
     return list(found.values())
 
 
@@ -99,7 +100,7 @@ def _operation(route: Route, schema_of: Json) -> Json:
         "responses": {str(answer.status): said} | refusals,
     }
     if route.body is not None:
-        made["requestBody"] = {"required": True, "content": _content(route.body, schema_of)}
+        made["requestBody"] = {"required": route.body.needed, "content": _content(route.body, schema_of)}
     if route.role is None:
         made["security"] = []
     return made

@@ -19,11 +19,16 @@ Handler = Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]
 
 
 class Content(Struct, frozen=True):
-    """A body: JSON of `type`, or bytes that `what` tells about."""
+    """A body: JSON of `type`, or bytes that `what` tells about; `parts`: types of the JSON that is in those.
+
+    `needed`: of a request, that it has one.
+    """
 
     type: Any = None
     media: tuple[str, ...] = (JSON,)
     what: str = ""
+    parts: tuple[Any, ...] = ()
+    needed: bool = True
 
 
 class Answer(Struct, frozen=True):

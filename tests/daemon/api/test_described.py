@@ -8,7 +8,7 @@ from typing import Any, get_args
 from prometheus_client.parser import text_string_to_metric_families
 
 from daemon.harness.counts import Counts
-from daemon.protocol import api, records
+from daemon.protocol import agentserver, api, records
 from daemon.protocol.records import Record, Status, Usage, draft
 from tests.daemon.api.conftest import Http
 from tests.daemon.api.fakes import TIME, FakeHarness, FakeMesh, serve
@@ -120,8 +120,9 @@ async def test_the_schema_describes_every_route_and_nothing_else(http: Http) -> 
             assert answer.status == 405
             served = set(answer.headers["Allow"].split(", ")) - {"HEAD"}
             assert served == {method.upper() for method in methods}
-    named = {name: value for name, value in vars(api).items() if name.isupper() and isinstance(value, str)}
-    served_paths = {value for value in named.values() if value.startswith("/")}
+    constants = [*vars(api).items(), *vars(agentserver).items()]
+    named = [value for name, value in constants if name.isupper() and isinstance(value, str)]
+    served_paths = {value for value in named if value.startswith("/")}
     assert set(document["paths"]) == {"/", *served_paths}
 
 
@@ -161,3 +162,12 @@ async def test_the_schema_has_the_types_that_are_read_and_written(http: Http) ->
         ("via", "query", True),
         ("Idempotency-Key", "header", False),
     ]
+
+
+async def test_the_schema_has_the_frames_of_turns(http: Http) -> None:
+    document = await http("GET", "/openapi.json")
+    schemas = document["components"]["schemas"]
+    assert set(schemas["Frame"]["properties"]["type"]["enum"]) == set(agentserver.TYPES.values())
+    assert {type.__name__ for type in agentserver.TYPES} <= schemas.keys()
+    assert document["paths"]["/v1/sessions"]["post"]["requestBody"]["required"] is False
+    assert document["paths"]["/v1/sessions/{id}/turns"]["post"]["requestBody"]["required"] is True
