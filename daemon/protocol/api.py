@@ -374,6 +374,7 @@ class ProviderSetting(Struct, frozen=True, forbid_unknown_fields=True):
     kind: str | msgspec.UnsetType = msgspec.UNSET
     url: str | msgspec.UnsetType = msgspec.UNSET
     key: str | msgspec.UnsetType = msgspec.UNSET
+    region: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ProviderTest(Struct, frozen=True, forbid_unknown_fields=True):

@@ -169,13 +169,24 @@ def _wanted(server: api.Found) -> bool:
 
 
 async def set_provider(
-    place: Where, name: str, kind: str | None, url: str | None, key: bool | None, json: bool
+    place: Where,
+    name: str,
+    kind: str | None,
+    url: str | None,
+    region: str | None,
+    key: bool | None,
+    json: bool,
 ) -> int:
-    """Set a provider's key (read here, unseen), kind or address."""
+    """Set a provider's key (read here, unseen), kind, address or region."""
     if key is None:
-        key = True if kind is None and url is None else None
+        key = True if kind is None and url is None and region is None else None
     secret = UNSET if key is None else (_secret(name) if key else "")
-    setting = api.ProviderSetting(UNSET if kind is None else kind, UNSET if url is None else url, secret)
+    setting = api.ProviderSetting(
+        UNSET if kind is None else kind,
+        UNSET if url is None else url,
+        secret,
+        UNSET if region is None else region,
+    )
     async with connect(place) as client:
         made = await client.set_provider(name, setting)
     if json:

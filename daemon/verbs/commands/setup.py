@@ -83,6 +83,7 @@ def providers_ls(json: bool) -> int:
 @click.argument("stray", nargs=-1, metavar="")
 @click.option("--kind", default=None, metavar="KIND", help="What it speaks: anthropic, openai-chat, …")
 @click.option("--url", default=None, metavar="URL", help="Where it is; empty is the vendor's own address.")
+@click.option("--region", default=None, metavar="REGION", help="Of Amazon Bedrock, as in eu-west-1.")
 @click.option(
     "--key/--no-key",
     "key",
@@ -91,9 +92,15 @@ def providers_ls(json: bool) -> int:
 )
 @json_option
 def providers_set(
-    name: str, stray: tuple[str, ...], kind: str | None, url: str | None, key: bool | None, json: bool
+    name: str,
+    stray: tuple[str, ...],
+    kind: str | None,
+    url: str | None,
+    region: str | None,
+    key: bool | None,
+    json: bool,
 ) -> int:
-    """Set a provider's key, kind or address.
+    """Set a provider's key, kind, address or region.
 
     It holds at once, for requests that begin from now on, and after a restart. The key is read from stdin, or asked
     for; it is never an argument, which others on the machine could see.
@@ -104,7 +111,7 @@ def providers_set(
         raise click.UsageError(
             "a key is not an argument, others could see it: pipe it in, or type it when asked"
         )
-    return asyncio.run(providing.set_provider(where(), name, kind, url, key, json))
+    return asyncio.run(providing.set_provider(where(), name, kind, url, region, key, json))
 
 
 @providers.command("test", short_help="Try a provider with one small request.")
