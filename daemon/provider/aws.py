@@ -73,14 +73,14 @@ class Signer:
                 found = await asyncio.shield(self._asking)
         except TimeoutError:
             what = f"no AWS credentials within {self._limit:g} s; what the profile names for them does not answer"
-            raise ProviderError(what, code="auth", retryable=True) from None
+            raise ProviderError(what, code="credentials", retryable=True) from None
         if isinstance(found, ProviderError):
             raise found
         return found
 
     def _ask(self, loop: asyncio.AbstractEventLoop, asked: "asyncio.Future[Keys | ProviderError]") -> None:
         """Of the thread's own."""
-        found: Keys | ProviderError = ProviderError("the AWS credentials cannot be read", code="auth")
+        found: Keys | ProviderError = ProviderError("the AWS credentials cannot be read", code="credentials")
         try:
             _botocore()
             found = self._find()
@@ -134,7 +134,7 @@ class Chain:
                 self._credentials = botocore.session.Session().get_credentials()
                 self._found = self._clock()
             if self._credentials is None:
-                raise ProviderError(NONE, code="auth")
+                raise ProviderError(NONE, code="credentials")
             frozen = self._credentials.get_frozen_credentials()
         except (known.ConnectionError, known.HTTPClientError, known.MetadataRetrievalError) as error:
             raise _translated(error, retryable=True) from None
@@ -167,7 +167,7 @@ def _botocore() -> Any:
 
 def _translated(error: Exception, *, retryable: bool) -> ProviderError:
     said = " ".join(str(error).split()) or type(error).__name__
-    return ProviderError(f"no AWS credentials: {said}", code="auth", retryable=retryable)
+    return ProviderError(f"no AWS credentials: {said}", code="credentials", retryable=retryable)
 
 
 def region(env: Mapping[str, str]) -> str:

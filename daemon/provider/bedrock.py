@@ -116,7 +116,10 @@ class Bedrock:
         return converse.Decoder()
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-        return converse_errors.refused(status, headers, body)
+        found = converse_errors.refused(status, headers, body)
+        if found.code == "auth" and self._signer is not None:
+            found.code = "credentials"
+        return found
 
     def check_params(self, params: Mapping[str, Any]) -> str:
         return patch.refused(params, OWNED)

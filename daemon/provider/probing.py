@@ -23,6 +23,7 @@ SESSION: Final = "test"
 _WAIT: Final = "it is there and refuses for now: try again later"
 FIXES: Final[Mapping[str, str]] = {  # by the code of a ProviderError
     "auth": "set its key: `outrider providers set NAME --key`",
+    "credentials": "renew the AWS credentials where the daemon runs: `aws sso login`, or what the profile names",
     "permission": "check what its key may do, and whether the account has this model",
     "billing": "add credit with the provider",
     "rate_limit": _WAIT,

@@ -86,6 +86,8 @@ def test_a_server_of_ones_own_is_set_up_without_a_key(there: Place, said: Said) 
     )
     assert (made["url"], made["has_key"], made["served"]) == ("http://127.0.0.1:9/v1", False, True)
     assert re.search(r"^mine +openai-chat +- +0 +http://127\.0\.0\.1:9/v1$", said("providers"), re.MULTILINE)
+    aws = json.loads(said("providers", "set", "bedrock", "--region", "eu-west-1", "--json"))
+    assert (aws["kind"], aws["served"], aws["has_key"]) == ("bedrock", True, False)
     taken_out = said("providers", "set", "mine", "--kind", "", "--url", "", "--no-key")
     assert taken_out == "nothing is set of mine any more\n"
     assert "mine" not in said("providers")

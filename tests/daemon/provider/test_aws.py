@@ -108,7 +108,7 @@ async def test_credentials_that_do_not_come_are_said_to_and_asked_for_again() ->
     signer = Signer("r", find=find, limit=0.05)
     with pytest.raises(ProviderError, match="no AWS credentials within") as caught:
         await signer.sign(REQUEST)
-    assert (caught.value.code, caught.value.retryable) == ("auth", True)
+    assert (caught.value.code, caught.value.retryable) == ("credentials", True)
     release.set()
     patient = Signer("r", find=lambda: KEYS)
     assert (await patient.sign(REQUEST)).headers["authorization"]
@@ -116,7 +116,7 @@ async def test_credentials_that_do_not_come_are_said_to_and_asked_for_again() ->
 
 async def test_what_the_search_says_is_what_the_request_says() -> None:
     def find() -> Keys:
-        raise ProviderError("locked", code="auth")
+        raise ProviderError("locked", code="credentials")
 
     with pytest.raises(ProviderError, match="locked"):
         await Signer("r", find=find).sign(REQUEST)
@@ -223,7 +223,7 @@ async def test_a_program_that_gives_none_is_named(
     program(nobodys_aws, lines)
     with pytest.raises(ProviderError, match=said) as caught:
         await chained()
-    assert (caught.value.code, caught.value.retryable) == ("auth", False)
+    assert (caught.value.code, caught.value.retryable) == ("credentials", False)
 
 
 async def test_what_worked_before_is_asked_again(nobodys_aws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +246,7 @@ async def test_what_worked_before_is_asked_again(nobodys_aws: Path, monkeypatch:
 async def test_without_credentials_the_message_says_what_to_set() -> None:
     with pytest.raises(ProviderError, match="set AWS_PROFILE or AWS_ACCESS_KEY_ID") as caught:
         await chained()
-    assert (caught.value.code, caught.value.retryable) == ("auth", False)
+    assert (caught.value.code, caught.value.retryable) == ("credentials", False)
 
 
 async def test_a_profile_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ async def test_a_machines_service_that_does_not_answer_is_asked_again(
     monkeypatch.setattr(botocore.utils.ContainerMetadataFetcher, "SLEEP_TIME", 0)  # the library's own wait
     with pytest.raises(ProviderError, match="no AWS credentials") as caught:
         await chained()
-    assert (caught.value.code, caught.value.retryable) == ("auth", True)
+    assert (caught.value.code, caught.value.retryable) == ("credentials", True)
 
 
 async def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

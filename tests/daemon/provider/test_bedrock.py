@@ -531,6 +531,13 @@ def test_errors_are_classed_by_awss_names_and_words(
     assert "r-1" in error.message
 
 
+def test_a_refused_signature_is_a_matter_of_the_credentials_and_not_of_a_key() -> None:
+    headers = {"x-amzn-errortype": "ExpiredTokenException"}
+    said = b'{"message":"The security token included in the request is expired"}'
+    assert Bedrock(url=URL, key="k", signer=Signer("r")).error(403, headers, said).code == "auth"
+    assert Bedrock(url=URL, signer=Signer("r")).error(403, headers, said).code == "credentials"
+
+
 def test_decoders_are_made_and_nothing_else_carries_requests() -> None:
     provider = Bedrock(url=URL)
     assert provider.decoder() is not provider.decoder()

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from daemon import config
+from daemon.chain import Context
 from daemon.ownfile import OwnFileError
 from daemon.protocol import api
 from daemon.provider.anthropic import Anthropic
-from daemon.provider.base import ProviderError
+from daemon.provider.base import ProviderError, Query, Wire
 from daemon.provider.service import BadSetting, FixedSetting, Providers
 
 Set = api.ProviderSetting
@@ -41,6 +42,17 @@ async def test_without_a_key_the_rehearsal_is_served(tmp_path: Path) -> None:
     ]
     assert providers.served() == [model.name for model in described.providers[0].models]
     assert providers.describe().providers[0].models[0].context > 0
+
+
+async def test_a_region_is_set_like_a_key(tmp_path: Path) -> None:
+    providers = await made(tmp_path)
+    await providers.set("bedrock", Set(key="k-12345678", region="eu-west-1"))
+    for one in (providers, await made(tmp_path)):
+        provider, model = one.resolve("bedrock/m")
+        request = provider.compile(Query(model, Context("", (), None, 1, 0), (), {}, "s"), Wire())
+        assert request.url.startswith("https://bedrock-runtime.eu-west-1.")
+    with pytest.raises(BadSetting, match=r"^region: "):
+        await providers.set("bedrock", Set(region="no where"))
 
 
 async def test_a_key_that_is_set_holds_at_once_and_after_a_restart(tmp_path: Path) -> None:
@@ -105,7 +117,6 @@ async def test_what_the_operators_file_says_goes_first(tmp_path: Path) -> None:
     [
         ("mine", Set(key="k"), r"^kind: needs a kind: one of anthropic, "),
         ("mine", Set(kind="anthropc"), r"^kind: "),
-        ("mine", Set(kind="bedrock"), r"^kind: this release has no wire of kind 'bedrock'"),
         ("anthropic", Set(url="ftp://x"), r"^url: 'ftp://x' is no address"),
         ("anthropic", Set(key="k\ney"), r"^key: it holds characters that no HTTP header can"),
     ],
