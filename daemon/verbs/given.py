@@ -33,6 +33,19 @@ def params(given: Sequence[str]) -> dict[str, Any]:
     return tree(given, "--param", "temperature=0.2")
 
 
+def inputs(given: Sequence[str]) -> dict[str, Any]:
+    """NAME=TEXT each; a number or a boolean is taken from its text by who checks it."""
+    made: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise VerbError(f"--input {line(text)}: write NAME=TEXT, as in --input file=a.txt", USAGE)
+        if name in made:
+            raise VerbError(f"--input {line(name)}: it is given twice", USAGE)
+        made[name] = value
+    return made
+
+
 def limits(given: Sequence[str]) -> Limits:
     """KEY=N each."""
     return converted(tree(given, "--limit", "steps=10"), Limits, "--limit")

@@ -148,6 +148,12 @@ def creating(verb: Verb) -> Verb:
     @click.option("--context", type=whole_number(), default=0, metavar="TOKENS", help="Limit of the context.")
     @click.option("--tools", default="", metavar="SET|NAME,…", help="A set of tools, or a list of them.")
     @click.option("--instructions", default="", metavar="TEXT|@FILE", help="System text for this session.")
+    @click.option(
+        "--agent", default="", metavar="NAME", help="Of the agents that the daemon has definitions of."
+    )
+    @click.option(
+        "--input", "inputs", multiple=True, metavar="NAME=TEXT", help="An input of that agent. Repeatable."
+    )
     @param_option
     @limit_option
     @functools.wraps(verb)
@@ -157,6 +163,8 @@ def creating(verb: Verb) -> Verb:
         context: int,
         tools: str,
         instructions: str,
+        agent: str,
+        inputs: tuple[str, ...],
         params: tuple[str, ...],
         limits: tuple[str, ...],
         **rest: Any,
@@ -172,6 +180,8 @@ def creating(verb: Verb) -> Verb:
             tools=tuple(tools.split(",")) if "," in tools else tools,
             limits=given.limits(limits),
             instructions=given.text_of(instructions, "--instructions") if instructions else "",
+            agent=agent,
+            inputs=given.inputs(inputs),
         )
         return verb(create, **rest)
 
