@@ -59,11 +59,12 @@ def encode(frame: frames.ToWorker, body: bytes = b"") -> bytes:
         raise Refused("limit", str(error)) from error
 
 
-def check(frame: frames.ToWorker) -> None:
-    """Raise Refused for a frame whose values no worker takes: it would end the connection for all calls."""
+def check(frame: frames.ToWorker, body: bytes = b"") -> None:
+    """Raise Refused for a frame that is too big, or whose values no worker takes: it would end all calls there."""
     decoder = frames.worker_decoder()
     try:
-        decoder.feed(encode(frame))
+        data = encode(frame, body)
+        decoder.feed(data[: -len(body) - 1])
         decoder.next()
     except (FramingError, UnicodeEncodeError) as error:
         raise Refused("bad_request", str(error)) from error

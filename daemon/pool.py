@@ -55,8 +55,7 @@ class Pool(Roster):
             id=0, session=session, call=call, interpreter=interpreter, cwd=cwd, timeout=timeout
         )
         body = code.encode("utf-8", "replace")
-        exchange.check(frame)
-        exchange.encode(frame, body)
+        exchange.check(frame, body)
 
         async def attempt(connection: Connection, one: Call) -> Output:
             if one.asked and (output := await self._attach(worker, connection, one, on_output)) is not None:
