@@ -11,10 +11,11 @@ from daemon.protocol import api, dialing, frames
 from daemon.protocol.records import Record, WorkerRef
 from daemon.worker import launch
 from tests.daemon.worker.dialing import Dial
-from tests.e2e.driving import Driver, Stage, becomes, driver, judge, processes, stage, token
+from tests.e2e.driving import Driver, Stage, becomes, driver, judge, pause, processes, stage, token
 from tests.e2e.far import cut_off, far, state
 
 RUNS = 8
+MINUTE = 60.0  # seconds: twice what either side waits for a peer that says nothing
 UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
 ENDS = "echo {conv} ended; echo {conv} >> ended; exit 3"
 
@@ -139,6 +140,33 @@ async def test_eight_runs_that_end_during_a_long_cut_give_their_results(here: St
             assert (await on.client.info(session)).status == "stepping", "it waits for its worker"
         net.open = True
         await end_well(on, made)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("frozen", [False, True], ids=["refused", "lost"])
+async def test_runs_that_end_within_a_cut_of_a_minute_or_after_it_give_their_results(
+    here: Stage, frozen: bool
+) -> None:
+    async with driver(here) as on, cut_off(here) as (one, net):
+        one.start()
+        within = await running(on, f"{UNTIL_GO}; {ENDS}", RUNS // 2)
+        after = await running(on, f"{UNTIL_GO.replace('go', 'later')}; {ENDS}", RUNS // 2)
+        if frozen:
+            net.freeze()
+        else:
+            net.open = False
+            await net.cut()
+        (here.folder / "go").touch()
+        await ended(here, RUNS // 2)
+        await pause(MINUTE)
+        await state(on, "far", "gone")
+        for session in (*within, *after):
+            assert (await on.client.info(session)).status == "stepping", "it waits for its worker"
+        net.open = True
+        net.thaw()
+        (here.folder / "later").touch()
+        await end_well(on, [*within, *after])
 
 
 async def test_runs_of_a_worker_that_is_gone_for_good_are_unknown_and_the_session_goes_on(
