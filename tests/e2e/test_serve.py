@@ -163,18 +163,19 @@ def test_sigterm_loses_no_turn_and_refuses_nothing_that_was_told_ready(here: Pla
 
 def test_a_turn_that_outlasts_the_grace_goes_on_at_the_next_start(here: Place) -> None:
     gate = here.home / "gate"
-    code = f"echo ran >> {here.home}/ran; until [ -e {gate} ]; do sleep 0.05; done"
+    fifo = here.home / "fifo"
+    os.mkfifo(fifo)
+    code = f"echo ran >> {here.home}/ran; echo > {fifo}; until [ -e {gate} ]; do sleep 0.05; done"
     file = definition(here, running(code))
     more = ("--shutdown-grace", "0s")
 
     async def begin(process: subprocess.Popen[str], said: Any) -> tuple[str, list[str]]:
-        begun = asyncio.Event()
         async with client(said) as http, asyncio.TaskGroup() as group:
             id = await create(http)
-            running = group.create_task(turn(http, id, begun))
-            await begun.wait()
+            going = group.create_task(turn(http, id, asyncio.Event()))
+            await asyncio.to_thread(fifo.read_text)  # it runs
             process.send_signal(signal.SIGTERM)
-            types = await running
+            types = await going
         return id, types
 
     async def attach(said: Any, id: str) -> bytes:
