@@ -77,9 +77,14 @@ def wheels() -> Iterator[Path]:
 
 
 class Fresh:
-    """A machine with nothing of ours on it, in the namespace `name`; `has` puts a release there."""
+    """A machine with nothing of ours on it, in the namespace `name`; `has` puts a release there.
 
-    def __init__(self, lab: Lab, name: str, folder: Path, wheels: Path, before: tuple[str, ...] = ()) -> None:
+    `owner`: whose worker root makes.
+    """
+
+    def __init__(
+        self, lab: Lab, name: str, folder: Path, wheels: Path, before: tuple[str, ...] = (), owner: str = ""
+    ) -> None:
         self.name = name
         self.home = folder / name
         (self.home / ".config/outrider").mkdir(parents=True)
@@ -87,7 +92,9 @@ class Fresh:
         for path in (self.home, *self.home.rglob("*")):
             path.chmod(0o777)
         self._before = (*lab.launcher(name), *before)
-        self.as_root = () if before else ("--as-root",)
+        self.owner = owner
+        self._where = f" --scratch {self.home}/w" if owner else ""
+        self.as_root = (f"--user={owner}{self._where}",) if owner else () if before else ("--as-root",)
         self._environ = {
             "HOME": str(self.home),
             "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -135,7 +142,7 @@ class Fresh:
 
     def verb(self, words: str) -> str:
         """What `outrider worker …` prints."""
-        said = self.shell(f"{self.home}/o/outrider worker {words}", 50)
+        said = self.shell(f"{self.home}/o/outrider worker {words}{self._where}", 50)
         return said.stdout + said.stderr
 
     def starts_again(self) -> None:
@@ -194,7 +201,8 @@ def hub(lab: Lab, folder: Path) -> Iterator[Housed]:
 def machines(lab: Lab, folder: Path, wheels: Path) -> Iterator[list[Fresh]]:
     user = ("sh", "-ec", BECOME, "sh")
     made = [
-        Fresh(lab, "nat", folder, wheels),
+        # In the slow machine there is no Python but root's.
+        Fresh(lab, "nat", folder, wheels, owner="nobody" if SLOW == 1 else ""),
         Fresh(lab, "blocked", folder, wheels),
         *([Fresh(lab, "rootless", folder, wheels, user)] if ROOTLESS else []),
     ]
@@ -242,6 +250,8 @@ async def test_a_fleet_of_different_networks_joins_works_and_comes_back(
     for rootless in others:
         assert "in a user namespace, its way out pasta" in await away(rootless.verb, "status")
         assert (await away(does, hub, rootless.name, "id -u")).strip() == USER
+    if nat.owner:
+        assert (await away(does, hub, nat.name, "id -un")).strip() == nat.owner
 
     # The hub is started again, gracefully and not.
     await away(hub.ok, "down")

@@ -12,12 +12,12 @@ from tests.mesh.lab import needs
 HERE = Path(__file__).parent
 MACHINE = HERE.parent / "mesh/kernel-vm.sh"
 # Each in a machine of its own, as one has one processor.
-RUNS = (("test_mesh.py", "test_mesh_users.py"), ("test_mesh_fleet.py",))
+RUNS = (("test_mesh.py", "test_mesh_users.py"), ("test_mesh_faults.py",), ("test_mesh_fleet.py",))
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("files", RUNS, ids=["joins", "fleet"])
+@pytest.mark.parametrize("files", RUNS, ids=["joins", "faults", "fleet"])
 def test_machines_join_and_stay_by_the_kernels_wireguard(files: tuple[str, ...]) -> None:
     needs("busybox")
     ready = subprocess.run([MACHINE, "-p"], capture_output=True, text=True)
