@@ -25,12 +25,14 @@ LONGEST: Final = 100_000  # characters of a shell line; one with a token of eigh
 TONES: Final[dict[str, workertext.Tone]] = {"good": "good", "used": "dim", "expired": "dim", "revoked": "dim"}
 LABELS: Final = {"uses": "machines", "expires": "good for"}
 _LIFETIME: Final = re.compile(r"([0-9]{1,9})(s|m|min|h|d|w)?")
-_UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400, None: 1}
+_UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def lifetime(text: str) -> float:
-    """Seconds of `90s`, `30m`, `12h`, `7d`, `2w`, or of a number alone. Raises ValueError."""
+    """Seconds of `90s`, `30m`, `12h`, `7d`, `2w`; a number alone could be any of these. Raises ValueError."""
     found = _LIFETIME.fullmatch(text.strip())
+    if found and not found[2]:
+        raise ValueError(f"say of what, as in {found[1]}m, {found[1]}h or {found[1]}d")
     length = int(found[1]) * _UNITS[found[2]] if found else 0
     if not 0 < length <= api.MAX_LIFETIME:
         raise ValueError(f"write a time such as 30m, 24h or 7d, at most {api.MAX_LIFETIME / 86400:.0f}d")

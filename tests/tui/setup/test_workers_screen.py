@@ -245,12 +245,17 @@ async def test_without_a_token_it_says_how_to_make_one(served: Daemon) -> None:
         await at.shows("A token lets machines join")
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("24h", 86400), ("2w", 1209600)])
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("24h", 86400), ("2w", 1209600)])
 def test_a_lifetime_is_written_as_people_do(text: str, seconds: float) -> None:
     assert lifetime(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "1y", "99999d", "1.5h"])
+def test_a_lifetime_without_a_unit_is_asked_for_one() -> None:
+    with pytest.raises(ValueError, match="say of what, as in 5m, 5h or 5d"):
+        lifetime("5")
+
+
+@pytest.mark.parametrize("text", ["", "0m", "-1", "1y", "99999d", "1.5h"])
 def test_what_is_no_lifetime_says_what_to_write(text: str) -> None:
     with pytest.raises(ValueError, match="30m, 24h or 7d"):
         lifetime(text)
