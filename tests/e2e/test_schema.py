@@ -42,6 +42,17 @@ NEVER = {
     "DELETE /tokens/{id}",
     "DELETE /workers/{name}",
 }
+AGENT = """\
+apiVersion: agent-controller.dev/v1alpha1
+kind: Agent
+metadata: {name: echo}
+spec:
+  model: {provider: rehearsal, name: echo}
+  task: Say it again, ${inputs.how}.
+  tools: []
+  inputs: {how: {default: please}}
+"""
+ENDING = ("POST /sessions/{id}/end", "DELETE /v1/sessions/{id}")
 EXAMPLES = 150  # of each operation, right ones and wrong ones
 
 
@@ -62,7 +73,8 @@ def target() -> Iterator[Target]:
             '[[steps]]\ntext = "x"\nfaults = [{ kind = "status", status = 400, type = "invalid_request_error" }]\n',
         )
         (here.home / ".config/outrider/outrider.toml").write_text('[mesh]\nbackend = "off"\n')
-        up = here.json("up", "--listen", "127.0.0.1:0")
+        (here.home / "agent.yaml").write_text(AGENT)
+        up = here.json("up", "--listen", "127.0.0.1:0", "--agent", str(here.home / "agent.yaml"))
         sessions = [here.json("new", "--model", model)["id"] for model in ("rehearsal/echo", broken, broken)]
         for id in sessions:
             here.outrider("post", "--follow", id, "hello")
@@ -94,7 +106,7 @@ def ask(target: Target, operation: Operation, mode: schemathesis.GenerationMode)
     """Send many requests of one kind; how often each status was answered."""
     seen: Counter[int] = Counter()
     http = requests.Session()
-    known = target.sessions[-1:] if operation.path == api.END else target.sessions  # the others live on
+    known = target.sessions[-1:] if operation.label in ENDING else target.sessions  # the others live on
 
     @settings(
         max_examples=EXAMPLES,
