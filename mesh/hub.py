@@ -7,7 +7,13 @@ node or a token that lets one join, and LINGER longer, so that who comes late is
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from functools import partial
 from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
@@ -305,8 +311,8 @@ class Mesh:
         )
         if needed:
             self._needed_until = now + LINGER
-        lingers = self._phase == "up" and bool(self._entrance.addresses) and now < self._needed_until
-        return needed or lingers
+        lets_hear = self._phase == "up" and bool(self._entrance.addresses)  # whoever comes late, why not
+        return needed or (lets_hear and now < self._needed_until)
 
     # Peers
 
@@ -377,11 +383,9 @@ class Mesh:
 
     async def _rest(self, seconds: float | None) -> None:
         """Until it is woken, or the time is over."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
-        except TimeoutError:
-            pass
         self._woken.clear()
 
 

@@ -61,6 +61,19 @@ async def test_a_worker_reaches_the_hub_and_is_known_by_its_address(star: Star) 
         assert BACKEND.removesuffix("-go") in hub.said.lower()
 
 
+async def test_neither_end_of_a_connection_waits_for_more_to_send(star: Star) -> None:
+    worker = star.worker("w")
+    async with (
+        star.hub_node() as hub,
+        star.worker_node(worker) as far,
+        echoing(hub) as echo,
+        calling(far, echo.port) as line,
+    ):
+        await line.say()
+        for end in (line.writer, *echo.writers):
+            assert end.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 async def test_the_udp_socket_stays_in_the_namespace_of_the_host(star: Star) -> None:
     async with star.hub_node() as hub:
         assert f":{PORT}" in star.lab.sh("hub", "ss -Hlun")
