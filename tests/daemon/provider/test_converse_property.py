@@ -14,11 +14,11 @@ from daemon.provider.converse import BLOCK, REASONING, Decoder
 from daemon.provider.converse_models import Quirks, find
 from tests.daemon.book import Book
 from tests.daemon.provider import aws_oracle
+from tests.daemon.provider.authoring import ARGUMENTS, TEXTS, Author
 from tests.daemon.provider.contexts import TOOL
 from tests.daemon.provider.recorded import blocks, decode
 from tests.daemon.provider.test_converse import call as called
 from tests.daemon.provider.test_converse import counts, over, piece, start, stop
-from tests.daemon.provider.test_wire_property import ARGUMENTS, TEXTS, Author
 
 NAME = "bedrock"
 MODELS = ["us.anthropic.claude-sonnet-4-6", "us.amazon.nova-2-lite-v1:0", "meta.llama3-3-70b-instruct-v1:0"]

@@ -15,9 +15,9 @@ from daemon.provider.gemini import FIELDS, PART
 from daemon.provider.gemini_contents import SKIP
 from daemon.provider.google import Google
 from daemon.provider.models import TEXT_AND_IMAGES
+from tests.daemon.provider.authoring import ARGUMENTS, TEXTS, Author
 from tests.daemon.provider.contexts import TOOL
 from tests.daemon.provider.test_google import validated
-from tests.daemon.provider.test_wire_property import ARGUMENTS, TEXTS, Author
 
 GOOGLE = Google()
 SHOWN = b"iVBORw0KGgo"  # how a PNG begins in base64

@@ -15,9 +15,9 @@ from daemon.provider.openai import OpenAI
 from daemon.provider.responses import Decoder
 from daemon.provider.responses_pieces import ITEM
 from tests.daemon.book import Book
+from tests.daemon.provider.authoring import ARGUMENTS, MODELS, TEXTS, Author
 from tests.daemon.provider.contexts import TOOL
 from tests.daemon.provider.recorded import blocks, decode
-from tests.daemon.provider.test_wire_property import ARGUMENTS, MODELS, TEXTS, Author
 
 NAME = "openai"
 REASONING = [
