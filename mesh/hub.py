@@ -7,13 +7,7 @@ node or a token that lets one join, and LINGER longer, so that who comes late is
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
@@ -30,7 +24,7 @@ from mesh.members import Member, Watch
 from mesh.nodes import Grant, Node
 from mesh.parts import Daemon, Down, Fault, Interface, Issued, Options, Phase, Status
 from mesh.plan import Actual, Wanted
-from mesh.registry import LIFETIME, Registry, RegistryError
+from mesh.registry import LIFETIME, RegistryError
 from mesh.script import ScriptError
 from mesh.store import Disk, Store
 from mesh.wanted import hub_wanted
@@ -307,7 +301,7 @@ class Mesh:
         needed = bool(
             self._held
             or await asyncio.to_thread(store.registry.nodes)
-            or await asyncio.to_thread(_lets_join, store.registry, now)
+            or await asyncio.to_thread(store.lets_join, now)
         )
         if needed:
             self._needed_until = now + LINGER
@@ -383,9 +377,11 @@ class Mesh:
 
     async def _rest(self, seconds: float | None) -> None:
         """Until it is woken, or the time is over."""
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
+        except TimeoutError:
+            pass
         self._woken.clear()
 
 
@@ -399,7 +395,3 @@ async def kept(mesh: Mesh, group: asyncio.TaskGroup) -> AsyncIterator[None]:
         task.cancel()
         await asyncio.wait({task})
         await mesh.close()
-
-
-def _lets_join(registry: Registry, now: float) -> bool:
-    return any(grant.good(now) and grant.uses for grant in registry.grants())

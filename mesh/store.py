@@ -26,6 +26,10 @@ class Store(Struct, frozen=True):
         """The harness's own, inside the mesh."""
         return str(address.address(self.network, address.HARNESS))
 
+    def lets_join(self, now: float) -> bool:
+        """Whether there is a token that lets a machine join. Blocks. Raises RegistryError."""
+        return any(grant.good(now) and grant.uses for grant in self.registry.grants())
+
 
 class Disk:
     """The store of a data folder. `offer`: what every machine that joins is told; `now`: seconds since the epoch.
