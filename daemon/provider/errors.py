@@ -2,7 +2,7 @@
 
 A class is the `code` of a ProviderError: auth, permission, billing, rate_limit, overloaded, server, timeout, busy,
 context_overflow, bad_history, model_bad_call, too_large, not_found, invalid; and, from the stream, cut, malformed,
-stalled, connection.
+stalled, connection; and, before anything is sent, url, region, credentials, extra.
 """
 
 import re

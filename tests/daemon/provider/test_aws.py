@@ -140,6 +140,19 @@ def test_credentials_after_the_loop_is_closed_are_nobodys() -> None:
     assert ended.wait(30)
 
 
+def test_a_program_that_never_ends_does_not_keep_the_process_from_ending() -> None:
+    code = (
+        "import asyncio, threading; from daemon.provider.aws import Signer; "
+        "from daemon.provider.base import ProviderError, Request\n"
+        "try: asyncio.run(Signer('r', find=threading.Event().wait, limit=0.01).sign(Request('http://h/', {}, b'')))\n"
+        "except ProviderError as error: print(error.code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=50
+    )
+    assert done.stdout.strip() == "credentials"
+
+
 # The chain.
 
 
