@@ -162,7 +162,7 @@ def parse(text: bytes, source: str) -> Agent:
         tools=None if spec.tools is None else tuple(TOOLS.get(tool.name, tool.name) for tool in spec.tools),
         inputs=declared,
         warnings=tuple(
-            f"{source}:{document.line(('spec', name))}: spec.{name} is not acted on: {IDLE[name]}"
+            f"spec.{name} (line {document.line(('spec', name))}) is not acted on: {IDLE[name]}"
             for name in value["spec"]
             if name in IDLE
         ),

@@ -55,7 +55,7 @@ def check(file: str, json: bool) -> int:
         )
         return OK
     for warning in agent.warnings:
-        note(safe(warning))
+        note(safe(f"{file}: {warning}"))
     model = agent.model or "the daemon's own model"
     tools = "the model's usual tools" if agent.tools is None else ", ".join(agent.tools) or "no tools"
     say(f"{safe(file)}: agent {agent.name} can be used: {safe(model)}, {tools}")

@@ -105,8 +105,8 @@ def test_fields_that_are_not_acted_on_are_warned_about_by_name_and_line() -> Non
         "  extensions: []\n  subagents: []\n  installs: []\n  outputSchema: {}\n  guardrails: {}\n"
         "  observability: {tracing: true}\n"
     )
-    assert found.warnings[0] == "a.yaml:6: spec.skills is not acted on: they are not loaded"
-    assert [warning.split(" ")[1].removeprefix("spec.") for warning in found.warnings] == [
+    assert found.warnings[0] == "spec.skills (line 6) is not acted on: they are not loaded"
+    assert [warning.split(" ")[0].removeprefix("spec.") for warning in found.warnings] == [
         "skills", "mcpServers", "runtime", "extensions", "subagents", "installs", "outputSchema", "guardrails",
         "observability",
     ]  # fmt: skip
