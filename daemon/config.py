@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from daemon import agentstable, allowance, meshtable, strict, tuitable
+from daemon import agentstable, allowance, keyplace, meshtable, strict, tuitable
 from daemon.agentstable import Agents, AgentsTable
 from daemon.allowance import Allowance
 from daemon.meshtable import MeshTable
@@ -31,6 +31,7 @@ KEYS: Final[Mapping[str, str]] = {  # a provider whose key stands in the environ
     "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
 }
 ALSO: Final = {"GEMINI_API_KEY": "GOOGLE_API_KEY"}  # the vendor's own client takes either
+KEY_FIELDS: Final = frozenset({"key", "key_from"})  # either says where the key is
 URLS: Final[Mapping[str, str]] = {
     "anthropic": "ANTHROPIC_BASE_URL",
     "openai": "OPENAI_BASE_URL",
@@ -63,12 +64,14 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 class ProviderEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`[providers.NAME]`, with `$VAR` expanded. `kind` is never empty here, the other texts may be.
 
+    `key_from`: where the key is that is not written here, see keyplace; one in the environment is in `key` by now.
     `quirks`: what a server of this kind takes or refuses, by the kind's own names.
     """
 
     kind: str = ""
     url: str = ""
     key: str = ""
+    key_from: str = ""
     region: str = ""
     headers: Mapping[str, str] = {}
     models: Mapping[str, ModelEntry] = {}
@@ -378,7 +381,7 @@ def providers(
     tables = {name: _expanded(name, table, environ, warnings) for name, table in written.items()}
     found: dict[str, ProviderEntry] = {}
     for name in [*tables, *(name for name in stored if name not in tables)]:
-        entry = msgspec.convert(strict.merge(stored.get(name, {}), tables.get(name, {})), ProviderEntry)
+        entry = _merged(name, stored.get(name, {}), tables.get(name, {}))
         kind = entry.kind or name
         if entry.kind and kind not in KINDS:
             near = strict.nearest(kind, KINDS)
@@ -391,12 +394,32 @@ def providers(
             entry,
             kind=kind,
             url=entry.url or environ.get(URLS.get(name, ""), ""),
-            key=entry.key or _key(name, environ),
+            key=entry.key or _named(entry.key_from, environ) or _key(name, environ),
         )
     for name in KEYS:
         if name not in found and (key := _key(name, environ)):
             found[name] = ProviderEntry(name, environ.get(URLS.get(name, ""), ""), key)
     return found
+
+
+def _merged(name: str, stored: Mapping[str, Any], written: Mapping[str, Any]) -> ProviderEntry:
+    """A provider's tables as one; what is written of its key goes before all that is stored of it."""
+    if KEY_FIELDS & written.keys():
+        stored = {field: value for field, value in stored.items() if field not in KEY_FIELDS}
+    entry = msgspec.convert(strict.merge(stored, written), ProviderEntry)
+    if entry.key and entry.key_from:
+        raise ConfigError(f"providers.{name}.key_from: it has a key too; leave one of the two out")
+    if entry.key_from:
+        try:
+            keyplace.checked(entry.key_from)
+        except ValueError as error:
+            raise ConfigError(f"providers.{name}.key_from: {error}") from None
+    return entry
+
+
+def _named(place: str, environ: Mapping[str, str]) -> str:
+    """The key in the variable that a place names, empty where it is none or not there."""
+    return environ.get(place.removeprefix(keyplace.ENV), "") if place.startswith(keyplace.ENV) else ""
 
 
 def _key(name: str, environ: Mapping[str, str]) -> str:
@@ -431,6 +454,10 @@ def _expanded(
 ) -> dict[str, Any]:
     """A provider's table with the variables in its texts and headers expanded."""
     made = dict(table)
+    if place := keyplace.of_key(made.get("key", "")):
+        made |= {"key": "", "key_from": place}
+    if made.get("key_from", "").startswith(keyplace.ENV):
+        _expand(f"${made['key_from'].removeprefix(keyplace.ENV)}", name, environ, warnings)
     for field in ("url", "key"):
         if field in made:
             made[field] = _expand(made[field], name, environ, warnings)

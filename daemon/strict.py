@@ -47,7 +47,9 @@ def read(file: Path, warnings: list[str]) -> dict[str, Any] | None:
 
 
 def _secret(key: object) -> bool:
-    return isinstance(key, str) and bool(key) and not VARIABLE.fullmatch(key)
+    return (
+        isinstance(key, str) and bool(key) and not VARIABLE.fullmatch(key) and not key.startswith("keyring:")
+    )
 
 
 def table(value: Any, path: str, file: Path) -> dict[str, Any]:

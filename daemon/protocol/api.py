@@ -350,7 +350,8 @@ class ModelInfo(Struct, frozen=True, omit_defaults=True):
 class ProviderInfo(Struct, frozen=True):
     """A provider: where it is asked (empty: the vendor's own address) and whether it has a key, never the key.
 
-    `served` is False for one of a kind that this release cannot speak with.
+    `served` is False for one of a kind that this release cannot speak with. `key_from`: where the key is when no file
+    of the daemon's has it, `env:VARIABLE` or `keyring:NAME`; `problem`: why it cannot be had there.
     """
 
     name: str
@@ -359,6 +360,8 @@ class ProviderInfo(Struct, frozen=True):
     has_key: bool
     served: bool
     models: tuple[ModelInfo, ...]
+    key_from: str = ""
+    problem: str = ""
 
 
 class Providers(Struct, frozen=True):
@@ -369,12 +372,16 @@ class Providers(Struct, frozen=True):
 
 
 class ProviderSetting(Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of PUT /providers/{name}: what is left out stays as it is, an empty text takes the field out."""
+    """Body of PUT /providers/{name}: what is left out stays as it is, an empty text takes the field out.
+
+    `key_from`: `env:VARIABLE` or `keyring:NAME`, in place of a key; with a key too, it is kept in the keyring there.
+    """
 
     kind: str | msgspec.UnsetType = msgspec.UNSET
     url: str | msgspec.UnsetType = msgspec.UNSET
     key: str | msgspec.UnsetType = msgspec.UNSET
     region: str | msgspec.UnsetType = msgspec.UNSET
+    key_from: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ProviderTest(Struct, frozen=True, forbid_unknown_fields=True):

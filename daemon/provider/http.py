@@ -7,7 +7,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import aiohttp
 
-from daemon.provider import errors, repair
+from daemon.provider import errors, hiding, repair
 from daemon.provider.base import (
     Answer,
     Block,
@@ -34,13 +34,6 @@ NOT_STREAMS: Final = (
     "application/json",
     "text/html",
 )  # a proxy's page or a plain answer, where a stream was asked for
-PUBLIC: Final = frozenset(
-    {"accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta", "x-amz-date"}
-)
-MIN_SECRET: Final = (
-    8  # characters of a header's value that is hidden; shorter ones would blacken common words
-)
-
 POLICY: Final = RetryPolicy()
 
 
@@ -253,12 +246,8 @@ def translated(error: Exception) -> ProviderError:
 
 
 def hide(error: ProviderError, request: Request) -> ProviderError:
-    """The same error as valid Unicode, without any value of a private header: providers and proxies repeat them."""
-    error.message = repair.text(error.message)
-    for name, value in request.headers.items():
-        for secret in {value, value.removeprefix("Bearer ")}:
-            if name.lower() not in PUBLIC and len(secret) >= MIN_SECRET:
-                error.message = error.message.replace(secret, "***")
+    """The same error as valid Unicode, without any secret of the request: providers and proxies repeat them."""
+    error.message = hiding.hidden(repair.text(error.message), request.url, request.headers)
     error.args = (error.message,)
     error.__cause__ = None
     return error

@@ -26,7 +26,7 @@ from daemon.provider import (
     script,
 )
 from daemon.provider.anthropic import Anthropic
-from daemon.provider.base import Lister, Model, Provider, ProviderError
+from daemon.provider.base import Answer, Lister, Model, Provider, ProviderError, Request
 from daemon.provider.bedrock import Bedrock, endpoint
 from daemon.provider.google import Google
 from daemon.provider.listing import LIMIT, list_models
@@ -40,20 +40,35 @@ BASE_URL: Final = "OPENAI_BASE_URL"  # as clients of the wire have it: any serve
 API_KEY: Final = "OPENAI_API_KEY"
 MODEL: Final = "OPENAI_MODEL"  # the one to begin with, of those that this server has
 REHEARSAL: Final = "rehearsal"
+_ALL: Final = frozenset({"url", "key", "key_from", "headers"})
+MEANS: Final[Mapping[str, frozenset[str]]] = {  # the fields that say something to a provider of a kind
+    "anthropic": _ALL,
+    "openai": _ALL,
+    "openai-chat": _ALL | {"quirks"},
+    "google": _ALL,
+    "bedrock": _ALL | {"region", "quirks"},
+    "rehearsal": frozenset(),
+}
 TOUR: Final = "tour"
 SPEED: Final = "OUTRIDER_REHEARSAL_SPEED"  # 2 is twice as fast, 0 without pauses
 
 
 def build(
-    entries: Mapping[str, ProviderEntry], folder: Path | None, env: Mapping[str, str]
+    entries: Mapping[str, ProviderEntry],
+    folder: Path | None,
+    env: Mapping[str, str],
+    missing: Mapping[str, str] | None = None,
 ) -> dict[str, Provider]:
     """The configured providers by name, in their order, then the chat server that the environment names, the
     rehearsal last; those of a kind that this release has no wire for are left out. `folder`: the user's rehearsals; it
-    is listed, so this is for start-up, not for the loop. Raises ConfigError.
+    is listed, so this is for start-up, not for the loop. `missing`: why the key of one cannot be had; its requests end
+    in that. Raises ConfigError.
     """
     built: dict[str, Provider] = {}
+    missing = missing or {}
     named = env.get(MODEL, "").strip()
     for name, entry in with_environment(entries, env).items():
+        _check_fields(name, entry)
         match entry.kind or name:
             case "anthropic":
                 built[name] = _anthropic(name, entry)
@@ -69,6 +84,8 @@ def build(
                 built[name] = Rehearsal(script.names(folder), folder=folder, speed=_speed(env), name=name)
             case _:
                 continue
+        if why := missing.get(name):
+            setattr(built[name], "transport", _Refusing(why))  # noqa: B010 - a property to all but who builds them
     if REHEARSAL not in built:
         built[REHEARSAL] = Rehearsal(script.names(folder), folder=folder, speed=_speed(env))
     return built
@@ -144,10 +161,11 @@ class Registry:
         entries: Mapping[str, ProviderEntry],
         folder: Path | None = None,
         env: Mapping[str, str] | None = None,
+        missing: Mapping[str, str] | None = None,
     ) -> None:
         environ = os.environ if env is None else env
         self.entries = with_environment(entries, environ)
-        self.providers = build(entries, folder, environ)
+        self.providers = build(entries, folder, environ, missing)
         self._unserved = {
             name: entry.kind or name for name, entry in self.entries.items() if name not in self.providers
         }
@@ -228,11 +246,33 @@ def _openais(url: str) -> bool:
     return host == own or host.endswith(f".{own}")
 
 
+def _check_fields(name: str, entry: ProviderEntry) -> None:
+    """Raises ConfigError for a field that means nothing to a provider of its kind."""
+    kind = entry.kind or name
+    for field in ("url", "key", "key_from", "region", "headers", "quirks"):
+        if getattr(entry, field) and field not in MEANS.get(kind, {field}):
+            raise ConfigError(f"providers.{name}.{field}: a provider of kind {kind} has none; leave it out")
+
+
+class _Refusing:
+    """Stands for the way to a provider whose key cannot be had."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __call__(self, request: Request) -> "_Refusing":
+        return self
+
+    async def __aenter__(self) -> Answer:
+        raise ProviderError(self._why, code="auth")
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+
 def _anthropic(name: str, entry: ProviderEntry) -> Provider:
     where = f"providers.{name}"
     url, key = _address(f"{where}.url", entry.url or anthropic.URL), _sendable(f"{where}.key", entry.key)
-    if entry.quirks:
-        raise ConfigError(f"{where}.quirks: a provider of kind anthropic has none; leave it out")
     known = _known(where, models.ANTHROPIC, entry)
     return Anthropic(name, url=url, key=key, headers=_headers(where, entry), known=known)
 
@@ -240,8 +280,6 @@ def _anthropic(name: str, entry: ProviderEntry) -> Provider:
 def _google(name: str, entry: ProviderEntry) -> Provider:
     where = f"providers.{name}"
     url, key = _address(f"{where}.url", entry.url or google.URL), _sendable(f"{where}.key", entry.key)
-    if entry.quirks:
-        raise ConfigError(f"{where}.quirks: a provider of kind google has none; leave it out")
     known = _known(where, models.GOOGLE, entry)
     headers = _headers(where, entry)
     return Google(name, url=url, key=key, headers=headers, known=known, lists=not entry.models)
@@ -274,8 +312,6 @@ def _responses(name: str, entry: ProviderEntry, model: str) -> Provider:
     """`model`: the one to begin with, which the environment names, empty for none."""
     where = f"providers.{name}"
     url = _address(f"{where}.url", entry.url or openai_chat.URL)
-    if entry.quirks:
-        raise ConfigError(f"{where}.quirks: a provider of kind openai has none; leave it out")
     return OpenAI(
         name,
         url=url,
@@ -346,7 +382,8 @@ def _sendable(where: str, text: str) -> str:
 def _address(where: str, url: str) -> str:
     url = url.strip()
     if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url):
-        raise ConfigError(f"{where}: {url!r} is no address; write it as https://host or http://host:port")
+        shown = re.sub(r"//.*@", "//***@", url)
+        raise ConfigError(f"{where}: {shown!r} is no address; write it as https://host or http://host:port")
     return url
 
 

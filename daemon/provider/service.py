@@ -11,8 +11,9 @@ import aiohttp
 import msgspec
 import structlog
 
-from daemon import config, ownfile
-from daemon.config import ConfigError, ProviderEntry
+from daemon import config, keyplace, ownfile
+from daemon.config import KEY_FIELDS, ConfigError, ProviderEntry
+from daemon.keyplace import KeyPlaceError
 from daemon.protocol import api
 from daemon.provider import probing, scanning
 from daemon.provider.base import Model, Provider, ProviderError
@@ -60,7 +61,9 @@ class Providers:
         self._http: aiohttp.ClientSession | None = None
         self._listed: Registry | None = None
         self._asked = 0.0
-        self._entries, self._registry = self._built(stored)
+        self._entries, self._registry, self._missing = self._built(stored)
+        for name, why in self._missing.items():
+            log.warning("a provider's key cannot be had", provider=name, why=why)
 
     def resolve(self, name: str) -> tuple[Provider, Model]:
         """See registry.resolve."""
@@ -103,10 +106,13 @@ class Providers:
         """
         given = msgspec.to_builtins(setting)
         async with self._setting:
+            written = self._written.get(name, {})
             for field in given:
-                if field in self._written.get(name, {}):
-                    where = f"{field} in [providers.{name}], which goes first; change it there"
+                fixed = {field} | (KEY_FIELDS if field in KEY_FIELDS else set())
+                for there in sorted(fixed & written.keys()):
+                    where = f"{there} in [providers.{name}], which goes first; change it there"
                     raise FixedSetting(f"{field}: outrider.toml has {where}")
+            await self._keep(name, given)
             table = {
                 field: value for field, value in (self._stored.get(name, {}) | given).items() if value != ""
             }
@@ -114,13 +120,15 @@ class Providers:
             if table:
                 stored[name] = table
             try:
-                entries, registry = await asyncio.to_thread(self._built, stored)
+                entries, registry, missing = await asyncio.to_thread(self._built, stored)
             except ConfigError as error:
                 raise BadSetting(_about_field(str(error), name)) from error
+            if given.get("key_from") and name in missing:
+                raise BadSetting(f"key_from: {missing[name]}")
             if name in entries and name not in registry.providers:
                 raise BadSetting(f"kind: this release has no wire of kind {entries[name].kind!r}")
             await asyncio.to_thread(ownfile.write, self._path, {"providers": stored}, HEAD)
-            self._stored, self._entries, self._registry = stored, entries, registry
+            self._stored, self._entries, self._registry, self._missing = stored, entries, registry, missing
             return self._info(name)
 
     async def test(self, name: str, model: str) -> api.Tested:
@@ -142,10 +150,43 @@ class Providers:
         """The servers of models at these ports of this machine; none are the usual ones."""
         return await scanning.scan(self._registry.entries, ports or scanning.PORTS)
 
-    def _built(self, stored: Mapping[str, Any]) -> tuple[Mapping[str, ProviderEntry], Registry]:
-        entries = config.providers(stored, self._written, self._environ, [])
-        registry = Registry(entries, self._rehearsal, self._environ)
-        return registry.entries, registry
+    async def _keep(self, name: str, given: dict[str, Any]) -> None:
+        """Have a key and the place for it mean one thing: one goes into the keyring, or takes the other's place."""
+        key, place = given.get("key", ""), given.get("key_from", "")
+        if key and place:
+            if not place.startswith(keyplace.KEYRING):
+                raise BadSetting("key_from: it contradicts key; give one of them, or a place in the keyring")
+            if not _sendable(key):
+                raise BadSetting("key: it holds characters that no HTTP header can; copy it anew")
+            try:
+                await asyncio.to_thread(keyplace.keep, keyplace.checked(place), key)
+            except ValueError as error:
+                raise BadSetting(f"key_from: {error}") from None
+            except KeyPlaceError as error:
+                raise BadSetting(f"key_from: {error}") from error
+            del given["key"]
+            key = ""
+        if key or "key" in given:
+            given.setdefault("key_from", "")
+        if place:
+            given["key"] = ""
+
+    def _built(
+        self, stored: Mapping[str, Any]
+    ) -> tuple[Mapping[str, ProviderEntry], Registry, Mapping[str, str]]:
+        """The entries with all keys that can be had, their registry, and why others cannot be. Blocks."""
+        entries = dict(config.providers(stored, self._written, self._environ, []))
+        missing: dict[str, str] = {}
+        for name, entry in entries.items():
+            if entry.key_from and not entry.key:
+                try:
+                    key = keyplace.find(entry.key_from, self._environ)
+                except KeyPlaceError as error:
+                    missing[name] = str(error).replace("NAME", name)
+                else:
+                    entries[name] = msgspec.structs.replace(entry, key=key)
+        registry = Registry(entries, self._rehearsal, self._environ, missing)
+        return registry.entries, registry, missing
 
     def _info(self, name: str) -> api.ProviderInfo:
         entry = self._entries.get(name, ProviderEntry())
@@ -160,7 +201,13 @@ class Providers:
                 api.ModelInfo(f"{name}/{model.name}", model.context, model.output, model.input, model.price)
                 for model in self._registry.models(name)
             ),
+            key_from=entry.key_from,
+            problem=self._missing.get(name, ""),
         )
+
+
+def _sendable(key: str) -> bool:
+    return key.isascii() and key.isprintable()
 
 
 def _about_field(message: str, provider: str) -> str:

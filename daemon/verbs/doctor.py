@@ -259,6 +259,8 @@ def _provider(provider: api.ProviderInfo) -> Check:
     name = f"provider {provider.name}"
     if not provider.served:
         return warning(name, f"this release does not speak {line(provider.kind)}")
+    if provider.problem:
+        return warning(name, line(provider.problem, 500))
     if provider.has_key:
         return ok(name, f"has a key, {count(len(provider.models), 'model')} known")
     if not provider.url:

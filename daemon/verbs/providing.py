@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 import click
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct, UnsetType
 
 from daemon.plain import count, line, seconds, tokens
 from daemon.protocol import api
@@ -15,6 +15,15 @@ from daemon.verbs.tables import table
 
 MAX_KEY: Final = 10_000  # characters of a provider's key; the longest are tokens of a few thousand
 CHAT: Final = "openai-chat"  # what servers at the usual ports speak
+
+
+class Key(Struct, frozen=True):
+    """What to do about a key: read one (from stdin or typed unseen), keep one that is read in the keyring, take the
+    one of a `variable` of the daemon's environment, or have none.
+    """
+
+    do: Literal["read", "keyring", "env", "none"]
+    variable: str = ""
 
 
 async def models(place: Where, json: bool) -> int:
@@ -75,15 +84,30 @@ async def providers(place: Where, json: bool) -> int:
             (
                 provider.name,
                 provider.kind,
-                "yes" if provider.has_key else "none" if _wants_key(provider) else "-",
+                _key(provider),
                 str(len(provider.models)) if provider.served else "not in this release",
                 provider.url or ("the vendor's own" if provider.kind != "rehearsal" else "built in"),
             )
             for provider in found
         ],
-        {2: {"yes": "good", "none": "note"}},
+        {2: {"yes": "good", "none": "note", "missing": "failed"}},
     )
+    for provider in found:
+        if provider.problem:
+            note(f"{line(provider.name)} has no key: {line(provider.problem, 500)}")
     return OK
+
+
+def _key(provider: api.ProviderInfo) -> str:
+    if provider.problem:
+        return "missing"
+    return f"yes{_whence(provider)}" if provider.has_key else "none" if _wants_key(provider) else "-"
+
+
+def _whence(provider: api.ProviderInfo) -> str:
+    """Where its key is, when that is no file of the daemon's."""
+    kind, _, name = provider.key_from.partition(":")
+    return {"env": f", ${line(name)}", "keyring": ", in the keyring"}.get(kind, "")
 
 
 def _wants_key(provider: api.ProviderInfo) -> bool:
@@ -174,28 +198,41 @@ async def set_provider(
     kind: str | None,
     url: str | None,
     region: str | None,
-    key: bool | None,
+    key: Key | None,
     json: bool,
 ) -> int:
-    """Set a provider's key (read here, unseen), kind, address or region."""
-    if key is None:
-        key = True if kind is None and url is None and region is None else None
-    secret = UNSET if key is None else (_secret(name) if key else "")
+    """Set a provider's key, kind, address or region; the key where nothing else is set."""
+    if key is None and kind is None and url is None and region is None:
+        key = Key("read")
+    secret: str | UnsetType = UNSET
+    source: str | UnsetType = UNSET
+    match key:
+        case Key("read"):
+            secret = _secret(name)
+        case Key("keyring"):
+            secret, source = _secret(name), f"keyring:{name}"
+        case Key("env", variable):
+            source = f"env:{variable}"
+        case Key("none"):
+            secret, source = "", ""
+        case _:
+            pass
     setting = api.ProviderSetting(
         UNSET if kind is None else kind,
         UNSET if url is None else url,
         secret,
         UNSET if region is None else region,
+        source,
     )
     async with connect(place) as client:
         made = await client.set_provider(name, setting)
     if json:
         say_json(made)
         return OK
-    if (kind, url, key) == ("", "", False):
+    if (kind, url, key) == ("", "", Key("none")):
         say(f"nothing is set of {line(made.name)} any more")
         return OK
-    has = "has a key" if made.has_key else "has no key"
+    has = f"has a key{_whence(made)}" if made.has_key else "has no key"
     say(
         f"{line(made.name)} ({line(made.kind)}) {has} and {count(len(made.models), 'model')}; it holds from now on"
     )

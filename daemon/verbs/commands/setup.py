@@ -1,6 +1,7 @@
 """How the verbs on workers, join tokens, models, providers and API keys are written."""
 
 import asyncio
+import re
 from typing import Final, get_args
 
 import click
@@ -85,11 +86,18 @@ def providers_ls(json: bool) -> int:
 @click.option("--url", default=None, metavar="URL", help="Where it is; empty is the vendor's own address.")
 @click.option("--region", default=None, metavar="REGION", help="Of Amazon Bedrock, as in eu-west-1.")
 @click.option(
-    "--key/--no-key",
-    "key",
+    "--key",
+    is_flag=False,
+    flag_value="-",
     default=None,
-    help="Set its key, from stdin or typed unseen; or take it out. --key is meant when nothing else is set.",
+    metavar="[-]",
+    help="Set its key, from stdin or typed unseen; meant when nothing else is set.",
 )
+@click.option("--keyring", is_flag=True, help="Keep the key in the system's keyring, not in a file.")
+@click.option(
+    "--key-env", default=None, metavar="VAR", help="Take the key from $VAR of the daemon's environment."
+)
+@click.option("--no-key", is_flag=True, help="Take its key out.")
 @json_option
 def providers_set(
     name: str,
@@ -97,7 +105,10 @@ def providers_set(
     kind: str | None,
     url: str | None,
     region: str | None,
-    key: bool | None,
+    key: str | None,
+    keyring: bool,
+    key_env: str | None,
+    no_key: bool,
     json: bool,
 ) -> int:
     """Set a provider's key, kind, address or region.
@@ -107,11 +118,24 @@ def providers_set(
     """
     from daemon.verbs import providing
 
-    if stray:
+    if stray or key not in (None, "-"):
         raise click.UsageError(
             "a key is not an argument, others could see it: pipe it in, or type it when asked"
         )
-    return asyncio.run(providing.set_provider(where(), name, kind, url, region, key, json))
+    if (key is not None or keyring) + (key_env is not None) + no_key > 1:
+        raise click.UsageError("--key, --key-env and --no-key contradict each other: give one of them")
+    about: providing.Key | None = None
+    if key_env is not None:
+        if not re.fullmatch(r"\$?[A-Za-z_]\w*", key_env):
+            raise click.UsageError("--key-env: write a variable's name, as in OPENROUTER_API_KEY")
+        about = providing.Key("env", key_env.removeprefix("$"))
+    elif no_key:
+        about = providing.Key("none")
+    elif keyring:
+        about = providing.Key("keyring")
+    elif key is not None:
+        about = providing.Key("read")
+    return asyncio.run(providing.set_provider(where(), name, kind, url, region, about, json))
 
 
 @providers.command("test", short_help="Try a provider with one small request.")

@@ -293,3 +293,36 @@ def test_a_scan_finds_a_local_server_and_adds_it_only_when_told(said: Said, mode
 def test_where_nothing_answers_a_scan_finds_nothing(said: Said, unused_tcp_port: int) -> None:
     assert said("providers", "scan", "--port", str(unused_tcp_port)) == ""
     assert said("providers", "scan", "--port", str(unused_tcp_port), "--json") == "[]\n"
+
+
+@pytest.mark.usefixtures("without_a_provider")
+def test_a_providers_key_can_stand_in_a_variable_of_the_daemons_environment(there: Place, said: Said) -> None:
+    assert said("providers", "set", "anthropic", "--key-env", "HOME").startswith(
+        "anthropic (anthropic) has a key, $HOME and "
+    )
+    assert re.search(r"^anthropic +anthropic +yes, \$HOME +", said("providers"), re.MULTILINE)
+    refused = said("providers", "set", "anthropic", "--key-env", "NOT_THERE", code=3)
+    assert "there is no $NOT_THERE in the daemon's environment" in refused
+    assert there.json("providers")[0]["key_from"] == "env:HOME"
+
+
+def test_a_key_is_read_where_a_dash_asks_for_it(there: Place) -> None:
+    assert there.ok("providers", "set", "anthropic", "--key", "-", input=SECRET).startswith(
+        "anthropic (anthr"
+    )
+    assert "has no key" in there.ok("providers", "set", "anthropic", "--no-key")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "code"),
+    [
+        (["rehearsal", "--url", "http://127.0.0.1:1"], "url: a provider of kind rehearsal has none", 3),
+        (["mine", "--kind", "openai-chat"], "url: it is missing; write the server's address", 3),
+        (["anthropic", "--key", "--no-key"], "--key, --key-env and --no-key contradict each other", 2),
+        (["anthropic", "--key-env", "A", "--no-key"], "contradict each other", 2),
+        (["anthropic", "--keyring", "--key-env", "A"], "contradict each other", 2),
+        (["anthropic", "--key-env", "sk-1/2"], "--key-env: write a variable's name", 2),
+    ],
+)
+def test_what_means_nothing_is_refused(said: Said, arguments: list[str], words: str, code: int) -> None:
+    assert words in said("providers", "set", *arguments, code=code)

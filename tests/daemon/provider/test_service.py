@@ -117,6 +117,17 @@ async def test_what_the_operators_file_says_goes_first(tmp_path: Path) -> None:
     [
         ("mine", Set(key="k"), r"^kind: needs a kind: one of anthropic, "),
         ("mine", Set(kind="anthropc"), r"^kind: "),
+        ("rehearsal", Set(url="http://x"), r"^url: a provider of kind rehearsal has none; leave it out"),
+        ("rehearsal", Set(key="k"), r"^key: a provider of kind rehearsal has none; leave it out"),
+        ("anthropic", Set(region="eu-west-1"), r"^region: a provider of kind anthropic has none"),
+        ("anthropic", Set(url="http://a:secret@x /"), r"^url: 'http://\*\*\*@x /' is no address"),
+        ("anthropic", Set(key="k", key_from="env:K"), r"^key_from: it contradicts key"),
+        (
+            "anthropic",
+            Set(key_from="env:NOT_THERE"),
+            r"^key_from: there is no \$NOT_THERE in the daemon's env",
+        ),
+        ("anthropic", Set(key_from="$K"), r"^key_from: '\$K' is no place of a key; write env:VARIABLE or"),
         ("anthropic", Set(url="ftp://x"), r"^url: 'ftp://x' is no address"),
         ("anthropic", Set(key="k\ney"), r"^key: it holds characters that no HTTP header can"),
     ],
