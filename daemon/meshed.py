@@ -25,7 +25,8 @@ from daemon.protocol.dialing import LOCAL
 from daemon.release import WheelError
 from mesh import interface, keys, naming, reachable, shelf
 from mesh.address import BadPlaceError
-from mesh.hub import Mesh, kept
+from mesh.hub import Mesh
+from mesh.keeping import kept
 from mesh.keys import PrivateFileError
 from mesh.members import Member
 from mesh.nodes import Grant

@@ -26,6 +26,11 @@ class Heard(Struct, frozen=True):
     moved: float = 0.0
 
 
+def stale(handshake: float, now: float) -> bool:
+    """Whether the last handshake is none of now, by a clock that may have been set since. 0, none yet, is not stale."""
+    return handshake > 0 and abs(now - handshake) >= HANDSHAKE
+
+
 def quiet(heard: Heard, since: float, now: float, handshake: float = HANDSHAKE, still: float = BYTES) -> bool:
     """No handshake for `handshake` seconds and no byte for `still`, both counted from `since` at the earliest."""
     return now - max(heard.handshake, since) >= handshake and now - max(heard.moved, since) >= still

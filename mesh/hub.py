@@ -6,8 +6,8 @@ node or a token that lets one join, and LINGER longer, so that who comes late is
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from functools import partial
 from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
@@ -312,7 +312,9 @@ class Mesh:
 
     async def _joined(self, reply: Reply) -> None:
         """A machine has joined: it is a peer before it is told so. Or it leaves, and is out by then."""
-        if reply.node is None:  # who asks how it stands
+        if reply.stuck is not None:
+            await self._begin_anew(reply.stuck)
+        if reply.node is None:
             return
         if reply.left:
             await self.remove(reply.node.name, "it left")
@@ -320,6 +322,18 @@ class Mesh:
         await self._sync(await self._disk.open())
         log.info("a machine joined the mesh", worker=reply.node.name, hostname=reply.node.facts.hostname)
         self._daemon.changed()
+
+    async def _begin_anew(self, node: Node) -> None:
+        """Have a node that gets nothing through be a new peer: WireGuard takes no handshake that is older than one that
+        it has seen, so one that was made while the node's clock was ahead would keep it out until then."""
+        store, interface, actual = self._disk.opened, self._interface, self._actual
+        peer = actual.peers.get(node.key) if actual is not None else None
+        if not store or not interface or not peer or not expiry.stale(peer.handshake, self._now()):
+            return
+        async with self._turn:
+            others = [each for each in self._nodes.values() if each.number != node.number]
+            await interface.keep(self._wanted(store, others))
+        await self._sync(store)
 
     async def _sync(self, store: Store) -> None:
         """Have the interface's peers be the registry's nodes. Raises Fault, RegistryError."""
@@ -337,8 +351,6 @@ class Mesh:
 
     def _wanted(self, store: Store, nodes: Sequence[Node]) -> Wanted:
         return hub_wanted(nodes, store.keys.wireguard, self._options.port, self._options.mtu)
-
-    # Waiting
 
     @contextmanager
     def _holding(self) -> Iterator[None]:
@@ -383,15 +395,3 @@ class Mesh:
         except TimeoutError:
             pass
         self._woken.clear()
-
-
-@asynccontextmanager
-async def kept(mesh: Mesh, group: asyncio.TaskGroup) -> AsyncIterator[None]:
-    """Keep the mesh in a task of `group` while the context is open; all of it is down afterwards."""
-    task = group.create_task(mesh.run(), name="mesh")
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
-        await mesh.close()

@@ -193,7 +193,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     """What to respond with: 200 and a sealed answer, or another status and a text in UTF-8.
 
     `retry_after` in seconds, 0 for none. `node`: who joined, to be a peer before the response is sent; or where `left`,
-    who leaves, to be removed before. `fault`: what the operator should know and who asks should not.
+    who leaves, to be removed before. `stuck`: a node that asks how it stands, as it gets nothing through. `fault`: what
+    the operator should know and who asks should not.
     """
 
     status: int
@@ -201,6 +202,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     retry_after: int = 0
     node: Node | None = None
     left: bool = False
+    stuck: Node | None = None
     fault: str = ""
 
 
@@ -297,7 +299,8 @@ class Hub:
             told = standing.Told(state="member", answer=messages.dump(self._answer(node)))
         leaves = asked.leave and node is not None and node.removed is None
         box = standing.seal(told, asked.reply, body)
-        return Reply(status=HTTPStatus.OK, body=box, node=node if leaves else None, left=leaves)
+        stuck = node if told.state == "member" else None
+        return Reply(status=HTTPStatus.OK, body=box, node=node if leaves else None, left=leaves, stuck=stuck)
 
     def _opened(self, body: bytes) -> Ask:
         """The question, when it is one of now, from who has the key in it. Raises _Refused."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import shutil
 import signal
 import tempfile
@@ -78,7 +79,8 @@ class Place(Struct, frozen=True, kw_only=True):
 class State(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a link says of itself, in link.json. Times are UTC, empty where there was none.
 
-    `since`: when it came to its present state; `connected`: when it was connected last; `reason`: why it is not.
+    `since`: when it came to its present state; `connected`: when it was connected last; `reason`: why it is not; `pid`:
+    whose word it is, 0 where that is not known.
     """
 
     name: str
@@ -88,6 +90,7 @@ class State(Struct, frozen=True, omit_defaults=True, kw_only=True):
     since: str = ""
     connected: str = ""
     reason: str = ""
+    pid: int = 0
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -225,7 +228,9 @@ class Log:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._state = State(name=place.name, harness=place.harness.where, release=place.release)
+        self._state = State(
+            name=place.name, harness=place.harness.where, release=place.release, pid=os.getpid()
+        )
         self._said = 0.0
 
     async def tell(self, reason: str | None) -> None:
@@ -263,12 +268,13 @@ async def look(scratch: Path) -> Standing:
         mesh=await tunnel.ask(scratch),
     )
     if said is not None:
+        its = said.pid in (0, pid)  # else of a link before this one, which has not said anything yet
         found = msgspec.structs.replace(
             found,
             name=said.name,
             harness=said.harness,
-            state=said.state if pid else "down",
-            since=said.since if pid else "",
+            state=(said.state if its else "dialing") if pid else "down",
+            since=said.since if pid and its else "",
             connected=said.connected,
             reason="" if said.state == "connected" else said.reason,  # else one from before it was
             link_release=said.release if pid else "",

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,20 @@ async def test_a_part_of_the_mesh_that_is_killed_is_replaced_and_all_goes_on(
     assert (await away(gpu.verb, "status")).returncode == 0
     log = gpu.log() if side == "worker" else (hub.data / "daemon.log").read_text()
     assert "the mesh is down and is brought up again" in log
+
+
+@pytest.mark.skipif("KERNEL_VM" not in os.environ, reason="sets the clock: runs inside of kernel-vm.sh")
+async def test_a_worker_whose_clock_was_ahead_is_back_once_it_is_right(hub: Housed, gpu: Joiner) -> None:
+    """WireGuard takes no handshake that is older than one that it has seen."""
+    right = time.time()
+    time.clock_settime(time.CLOCK_REALTIME, right + 3 * 86400)
+    await away(gpu.start, await away(token, hub))
+    await connected(hub, "gpu-1")
+    assert await away(gpu.stop) == 0
+    time.clock_settime(time.CLOCK_REALTIME, time.time() - 3 * 86400)
+    await until(lambda: (hub.worker("gpu-1") or {})["state"] == "gone", "it has gone")
+    await away(gpu.start)
+    await connected(hub, "gpu-1")
 
 
 async def test_where_the_harness_has_no_relay_none_is_tried(lab: Lab, folder: Path, gpu: Joiner) -> None:

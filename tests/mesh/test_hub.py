@@ -8,7 +8,7 @@ import pytest
 
 from mesh import registry, wheelhouse
 from mesh.hub import LINGER
-from mesh.join import Failed, Joined
+from mesh.join import Failed, Joined, Reply
 from mesh.parts import Down, Fault, Goods
 from mesh.registry import RegistryError
 from tests.mesh.joining import Clock
@@ -266,6 +266,20 @@ async def test_a_peer_is_shown_as_the_interface_has_it(tmp_path: Path) -> None:
         await one.mesh.look()
         assert one.mesh.members()[0].endpoint == "[2001:db8::7]:9"
         assert not one.daemon.news.is_set()  # traffic alone is no news
+
+
+async def test_a_machine_that_asks_why_nothing_passes_is_a_new_peer_to_wireguard(tmp_path: Path) -> None:
+    async with star(tmp_path) as one:
+        await one.joined(2)
+        await one.joined(3)
+        both = set(one.interface.wanted.peers)
+        for off, anew in ((-HANDSHAKE, True), (3 * 86400.0, True), (-HANDSHAKE + 1, False)):
+            one.interface.hear(one.key(2), handshake=one.clock.at + off)
+            await one.mesh.look()
+            one.interface.had.clear()
+            (node,) = [member.node for member in one.mesh.members() if member.node.name == "gpu-2"]
+            await one.mesh._joined(Reply(status=200, body=b"", stuck=node))
+            assert one.interface.had == ([{one.key(3)}, both] if anew else [])
 
 
 async def quiet_for(one: Star, seconds: float) -> list[str]:

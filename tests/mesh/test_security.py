@@ -23,8 +23,9 @@ from daemon.protocol import dialing, frames
 from daemon.protocol.dialing import Greeting
 from mesh import address, interface, token
 from mesh.address import HARNESS
-from mesh.hub import Mesh, kept
+from mesh.hub import Mesh
 from mesh.join import JOIN_PATH, Failed, Get, Joined, Joining, Post
+from mesh.keeping import kept
 from mesh.keys import Pair
 from mesh.messages import Answer
 from mesh.node import MeshError, Node

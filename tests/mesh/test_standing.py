@@ -35,6 +35,8 @@ def test_a_member_is_told_what_a_join_would_tell_it_now(hub: Harness) -> None:
     reply, told, answer = ask(hub)
     assert told == standing.Told(state="member", answer=messages.dump(joined.answer))
     assert (answer, reply.node) == (joined.answer, None)
+    assert reply.stuck is not None
+    assert reply.stuck.number == 2
 
 
 def test_a_removed_machine_and_a_stranger_are_told_so(hub: Harness) -> None:

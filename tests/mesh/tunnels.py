@@ -11,8 +11,9 @@ import msgspec
 
 from mesh import token
 from mesh.address import Place
-from mesh.hub import Mesh, kept
+from mesh.hub import Mesh
 from mesh.join import Failed, Get, Joined, Joining
+from mesh.keeping import kept
 from mesh.nodes import Facts
 from mesh.parts import Fault, Goods, Interface, Options, Status
 from mesh.plan import Actual, Endpoint, PeerState, Wanted
@@ -31,11 +32,13 @@ class FakeInterface:
         self.wanted = wanted
         self.heard: dict[bytes, PeerState] = {}
         self.broken = ""
+        self.had: list[set[bytes]] = []  # the peers after each change
         self.moved: Callable[[socket.socket], None] | None = None
 
     async def keep(self, wanted: Wanted) -> None:
         self._check()
         self.wanted = wanted
+        self.had.append(set(wanted.peers))
 
     async def state(self) -> Actual:
         self._check()

@@ -59,6 +59,17 @@ async def test_a_worker_that_ended_while_it_was_connected_shows_no_reason_from_b
     assert (found.state, found.reason) == ("down", "")
 
 
+async def test_a_link_that_has_just_begun_is_not_connected_by_the_word_of_the_one_before(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await Log(place(scratch)).tell(None)
+    connected = (await asyncio.to_thread(saved, scratch)).connected
+    for pid, state, since in ((os.getpid(), "connected", connected), (1, "dialing", "")):
+        monkeypatch.setattr(keeper, "holder", lambda _, pid=pid: pid)
+        found = await station.look(scratch)
+        assert (found.state, found.since, found.connected) == (state, since, connected)
+
+
 async def test_a_reason_is_logged_again_after_a_while(
     scratch: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
