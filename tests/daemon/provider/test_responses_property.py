@@ -101,7 +101,7 @@ def stream(items: list[dict[str, Any]]) -> bytes:
     return b"".join(b"data: %b\n\n" % msgspec.json.encode(event) for event in events)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_every_request_of_any_session_keeps_the_rules(data: st.DataObject) -> None:
     """Also of one that goes on with another provider or model at any step."""
