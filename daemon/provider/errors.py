@@ -54,7 +54,9 @@ NO_CREDIT: Final = re.compile(
 OVERFLOW: Final = re.compile(
     r"context_length_exceeded|prompt is too long|context[ _](window|length|limit|size)|maximum context"
     r"|input tokens exceed|input is too long|(number of )?(input )?tokens? .{0,40}exceeds? .{0,20}maximum"
-    r"|exceeds the maximum number of tokens|too many (input )?tokens in|context.{0,10}overflow",
+    r"|exceeds the maximum number of tokens|too many (input )?tokens( in|:)|context.{0,10}overflow"
+    r"|maximum (prompt|model) length|reduce the length of the messages|`?max_new_tokens`? must be <="
+    r"|token count of \d+ exceeds the limit|exceeded model token limit|range of input length should be",
     re.IGNORECASE,
 )
 HISTORY: Final = re.compile(
