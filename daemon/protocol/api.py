@@ -17,6 +17,7 @@ MAX_BEHIND: Final = 8 << 20  # bytes a reader of events may fall behind
 MAX_PARTS: Final = 100  # records of one post
 MAX_NAME: Final = 200  # characters of `via` and of an idempotency key
 MAX_MODEL: Final = 500  # characters of a model's name: each step's record holds it in its header
+SIGNED: Final = frozenset({"bedrock"})  # kinds of providers that need no key: their requests can be signed
 MAX_LIST: Final = 1000  # sessions in one answer
 FIRST: Final = 50  # sessions that GET /events begins with unless told: a screen of them
 MAX_USES: Final = 1_000_000  # machines that one join token may let in

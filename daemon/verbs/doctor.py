@@ -222,7 +222,11 @@ def _mesh(mesh: api.MeshInfo) -> Check:
 
 def _providers(said: api.Providers, environ: Mapping[str, str], here: bool) -> Iterator[Check]:
     real = [provider for provider in said.providers if provider.kind != "rehearsal"]
-    usable = [provider for provider in real if provider.served and (provider.has_key or provider.url)]
+    usable = [
+        provider
+        for provider in real
+        if provider.served and (provider.has_key or provider.url or provider.kind in api.SIGNED)
+    ]
     for provider in real:
         if provider.served or f"{provider.name}-chat" not in {other.name for other in usable}:
             yield _provider(provider)
@@ -263,6 +267,9 @@ def _provider(provider: api.ProviderInfo) -> Check:
         return warning(name, line(provider.problem, 500))
     if provider.has_key:
         return ok(name, f"has a key, {count(len(provider.models), 'model')} known")
+    if provider.kind in api.SIGNED:
+        how = f"`outrider providers test {provider.name}` tries it"
+        return ok(name, f"has no key: its requests are signed with AWS credentials; {how}")
     if not provider.url:
         return warning(name, "has no key", f"`outrider providers set {provider.name}` sets one")
     if not provider.models:

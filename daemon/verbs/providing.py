@@ -111,8 +111,8 @@ def _whence(provider: api.ProviderInfo) -> str:
 
 
 def _wants_key(provider: api.ProviderInfo) -> bool:
-    """Whether it cannot answer without a key; a server of one's own may."""
-    return provider.kind != "rehearsal" and not provider.url
+    """Whether it cannot answer without a key; a server of one's own may, and one whose requests are signed."""
+    return provider.kind not in ("rehearsal", *api.SIGNED) and not provider.url
 
 
 async def test_provider(place: Where, name: str, json: bool) -> int:

@@ -133,6 +133,7 @@ def test_providers_are_judged() -> None:
             provider("mine", "openai-chat", "http://h", False, True, "mine/m"),
             provider("down", "openai-chat", "http://i", False, True),
             provider("google", "google", "", True, False),
+            provider("aws", "bedrock", "", False, True, "aws/m"),
             provider("rehearsal", "rehearsal", "", False, True),
         ),
     )
@@ -143,7 +144,9 @@ def test_providers_are_judged() -> None:
         ("provider mine", "ok"),
         ("provider down", "warning"),
         ("provider google", "warning"),
+        ("provider aws", "ok"),
     ]
+    assert "signed with AWS credentials" in found[-1].what
     rehearsal = api.ProviderInfo(
         "rehearsal", "rehearsal", "", False, True, (api.ModelInfo("rehearsal/tour"),)
     )
