@@ -16,6 +16,7 @@ Tone = Literal["", "good", "bad", "warn", "dim"]
 LOCAL: Final = "local"  # the daemon's own worker: it is never removed
 HEAD: Final = ("WORKER", "STATE", "SYSTEM", "RUNS", "PATH", "HANDSHAKE", "IN", "OUT", "ADDRESS")
 TOKEN_HEAD: Final = ("ID", "NAME", "STATE", "LEFT", "UNTIL", "EPHEMERAL", "WORKERS")
+TOKEN_NAME: Final = 24  # characters of a token's name: a longer one would push the rest off a small screen
 _TONES: Final[dict[str, Tone]] = {"connected": "good", "refused": "bad", "gone": "dim"}
 _ORDER: Final = ("connected", "refused", "gone")
 
@@ -26,6 +27,9 @@ class Fact(Struct, frozen=True):
     name: str
     text: str
     tone: Tone = ""
+
+
+NONE: Final = (Fact("no worker yet", "a makes a join token, with which a machine joins"),)
 
 
 def ordered(workers: Iterable[api.WorkerInfo]) -> list[api.WorkerInfo]:
@@ -96,7 +100,7 @@ def token_cells(token: api.TokenInfo) -> tuple[str, ...]:
     """The texts of a token's row, one for each of TOKEN_HEAD."""
     return (
         str(token.id),
-        line(token.name) or "-",
+        line(token.name, TOKEN_NAME) or "-",
         token.state,
         str(token.uses),
         local(token.expires),

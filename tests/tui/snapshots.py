@@ -1,18 +1,50 @@
-"""Screens as plain text, compared with what was reviewed: files of text in a folder `snapshots` beside the test.
+"""Screens as text, compared with what was reviewed: files of text in a folder `snapshots` beside the test.
 
 OUTRIDER_SNAPSHOTS=write writes them anew; look at the diff before it is committed.
 """
 
+import difflib
 import os
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
+from rich.style import Style
 from textual.app import App
 
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-def screen_text(app: App[object]) -> str:
+
+def screen_text(app: App[Any]) -> str:
     """What stands on the screen, without spaces at the ends of lines."""
     lines = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in line).rstrip() for line in lines) + "\n"
+
+
+def screen_styles(app: App[Any]) -> str:
+    """How it is drawn: per line the columns of each style by a letter, then what the letters mean."""
+    letters: dict[str, str] = {}
+    lines = []
+    for strip in app.screen._compositor.render_strips():
+        cells = [
+            (letters.setdefault(_words(segment.style), LETTERS[min(len(letters), 51)]), segment.cell_length)
+            for segment in strip
+        ]
+        runs = [
+            f"{letter}{sum(width for _, width in run)}"
+            for letter, run in groupby(cells, lambda cell: cell[0])
+        ]
+        lines.append(" ".join(runs))
+    return "\n".join(lines + [f"{letter} {words}" for words, letter in letters.items()]) + "\n"
+
+
+def _words(style: Style | None) -> str:
+    style = style or Style()
+    attributes = [
+        name for name in ("bold", "dim", "italic", "underline", "reverse", "strike") if getattr(style, name)
+    ]
+    colours = [colour.name if colour else "-" for colour in (style.color, style.bgcolor)]
+    return " ".join([f"{colours[0]} on {colours[1]}", *attributes])
 
 
 def check(test: str, name: str, text: str) -> None:
@@ -22,4 +54,14 @@ def check(test: str, name: str, text: str) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     assert path.is_file(), f"{path} is missing: OUTRIDER_SNAPSHOTS=write makes it"
-    assert text == path.read_text()
+    reviewed = path.read_text()
+    if text != reviewed:
+        found = difflib.unified_diff(
+            reviewed.splitlines(),
+            text.splitlines(),
+            f"{name}, as it was reviewed",
+            "as it is",
+            n=1,
+            lineterm="",
+        )
+        raise AssertionError("\n".join([*found, "OUTRIDER_SNAPSHOTS=write writes it anew"]))

@@ -52,7 +52,7 @@ class SessionScreen(DaemonScreen):
         super().__init__()
         self.session = session
         self._note = ""
-        self._more = ""  # records that came below what is shown
+        self._more = "loading …"  # or records that came below what is shown
         self._going: list[tuple[str, tuple[Chip, ...]]] = []  # sent, and not in the outbox yet
         self._keeping: Timer | None = None  # the draft is about to be kept
         self._status = ""  # as the line at the bottom knows it
@@ -195,7 +195,12 @@ class SessionScreen(DaemonScreen):
     def on_said(self, event: log.Said) -> None:
         self.outrider.tell(event.text)
 
+    def on_opened(self) -> None:
+        self._more = ""
+        self._show()
+
     def on_failed(self, event: log.Failed) -> None:
+        self._more = ""
         self._failed = True
         self.outrider.tell(event.why, bad=True)
 

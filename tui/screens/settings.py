@@ -59,7 +59,7 @@ class SettingsScreen(DaemonScreen):
         with VerticalScroll(id="form", can_focus=False):
             yield Static("Providers", classes="head", markup=False)
             yield Rows(HEAD, id="providers")
-            yield Static("", id="said", classes="note", markup=False)
+            yield Static("…", id="said", classes="note", markup=False)
             yield Static("Telling", classes="head", markup=False)
             yield Tick("tell of sessions that fail, wait for a worker or close", not prefs.quiet, id="tell")
             yield Tick("ring the terminal's bell with it", prefs.bell, id="bell")

@@ -125,7 +125,8 @@ class WorkersScreen(DaemonScreen):
         note.display = bool(self._refused)
         note.update(f"Read only: {line(self._refused, 400)}")
         worker = self.worker
-        self.query_one(Facts).show(workertext.facts(worker, now) if worker else [])
+        none = () if workers else workertext.NONE
+        self.query_one(Facts).show(workertext.facts(worker, now) if worker else none)
         self.refresh_bindings()
 
     # ---- keys

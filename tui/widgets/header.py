@@ -50,7 +50,7 @@ class SessionHeader(Widget):
         first.append(
             f"{words.sign(info)} {'waiting' if waiting else info.status}", self._style(colour, bold=True)
         )
-        model = line(info.config.model)
+        model = _short(line(info.config.model), width // 3)
         copy = f"  copy of {info.from_.session[:8]}" if info.from_ is not None and width >= WIDE else ""
         room = width - first.cell_len - cell_len(model) - len(copy) - 5
         title = line(words.title(info))
@@ -95,3 +95,11 @@ class SessionHeader(Widget):
     def _style(self, name: str, bold: bool = False) -> Style:
         style = tint(self, f"header--{name}") if name else Style()
         return style + Style(bold=True) if bold else style
+
+
+def _short(model: str, room: int) -> str:
+    """A model's name in so many cells: without its provider where that is enough, else cut."""
+    for name in (model, model.partition("/")[2]):
+        if name and cell_len(name) <= room:
+            return name
+    return set_cell_size(model.partition("/")[2] or model, max(room - 1, 1)).rstrip() + "…"
