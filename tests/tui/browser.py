@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import re
 import shutil
 import tempfile
@@ -26,6 +27,21 @@ FLAGS = (
     "--remote-debugging-port=0",
     "--window-size=1000,600",
 )
+# The page draws its terminal on a canvas; what stands in it is read from the terminal itself.
+HOOK = """
+Object.defineProperty(Object.prototype, "canvasAddon", {
+  configurable: true,
+  set(value) {
+    window.shownTerminal = this.terminal;
+    Object.defineProperty(this, "canvasAddon", { value, writable: true });
+  },
+});
+window.shownText = () => {
+  const buffer = window.shownTerminal.buffer.active;
+  return Array.from({ length: window.shownTerminal.rows },
+    (_, y) => buffer.getLine(buffer.viewportY + y)?.translateToString(true) ?? "").join("\\n");
+};
+"""
 
 
 def chromium() -> str:
@@ -61,6 +77,8 @@ class Page:
         made = await self.ask("Target.createTarget", url="about:blank")
         found = await self.ask("Target.attachToTarget", targetId=made["targetId"], flatten=True)
         self._session = found["sessionId"]
+        await self.ask("Page.enable")
+        await self.ask("Page.addScriptToEvaluateOnNewDocument", source=HOOK)
         await self.go(url)
 
     async def go(self, url: str) -> None:
@@ -84,13 +102,33 @@ class Page:
             }})"""
         )
 
+    async def shows(self, *words: str) -> str:
+        """Wait until the page's terminal has all of `words`; what stands in it."""
+        found = await self.value(
+            f"""new Promise(done => {{
+              const look = () => {{
+                const text = window.shownText();
+                if ({json.dumps(words)}.every(word => text.includes(word))) done(text);
+              }};
+              window.shownTerminal.onWriteParsed(look);
+              look();
+            }})"""
+        )
+        return str(found)
+
     async def type(self, text: str) -> None:
         for char in text:
             await self.ask("Input.dispatchKeyEvent", type="char", text=char)
 
-    async def key(self, key: str, code: int) -> None:
-        await self.ask("Input.dispatchKeyEvent", type="rawKeyDown", key=key, windowsVirtualKeyCode=code)
-        await self.ask("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+    async def key(self, key: str, code: int, ctrl: bool = False) -> None:
+        for type in ("rawKeyDown", "keyUp"):
+            await self.ask(
+                "Input.dispatchKeyEvent",
+                type=type,
+                key=key,
+                windowsVirtualKeyCode=code,
+                modifiers=2 if ctrl else 0,
+            )
 
 
 @asynccontextmanager

@@ -261,6 +261,29 @@ async def test_the_verb_serves_the_very_app_and_ends_with_its_signal(place: Plac
     assert process.returncode == 0
 
 
+async def test_a_browser_lists_the_sessions_opens_one_and_posts_to_it(place: Place) -> None:
+    await asyncio.to_thread(place.up)
+    await asyncio.to_thread(place.ok, "run", "--model", "rehearsal/echo", "Mend the fence")
+    with verb(place, "--web") as process:
+        assert process.stdout is not None
+        url = (await asyncio.to_thread(process.stdout.readline)).strip()
+        async with browser() as page, asyncio.timeout(50):
+            await page.open(url)
+            await page.becomes("-first-byte")
+            await page.shows("Mend the fence", "closed", "1 session", "f1 Help")
+            await page.key("Enter", 13)
+            await page.shows("write a message", "❯ message via", "step 1")
+            await page.type("and paint it")
+            await page.shows("│ and paint it")
+            await page.key("Enter", 13)
+            await page.shows("❯ message via tui", "step 2")
+            await page.key("q", 81, ctrl=True)
+            await page.becomes("-closed")
+    (session,) = await asyncio.to_thread(place.json, "ls")
+    found = await asyncio.to_thread(place.records, session["id"])
+    assert [one["body"] for one in found if one["kind"] == "message"] == ["Mend the fence", "and paint it"]
+
+
 def test_a_port_that_is_taken_and_a_verb_beside_it_are_told_in_a_sentence(place: Place) -> None:
     with socketlib.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
