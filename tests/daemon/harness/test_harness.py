@@ -175,6 +175,38 @@ async def test_past_the_context_limit_nothing_is_called(store: Store) -> None:
         assert not provider.queries
 
 
+async def test_a_provider_that_finds_the_request_too_long_is_asked_once_and_the_session_stays_usable(
+    store: Store,
+) -> None:
+    """C3: no loop of tries, whatever the session does next; then it goes on with what fits."""
+    too_long: list[Scripted] = [ProviderError("prompt is too long", code="context_overflow")]
+    provider = FakeProvider(too_long, too_long, says(text("fits now")))
+    async with bench(store, provider, FakePool("w")) as b:
+        id = await b.session("hi")
+        for asked in (1, 2):
+            assert await b.rest(id) == "failed"
+            assert len(provider.queries) == asked
+            await b.harness.retry(id)
+        assert await b.rest(id) == "closed"
+        assert await b.bodies(id, "text") == ["fits now"]
+
+
+async def test_a_smaller_window_stops_a_session_and_a_larger_one_lets_it_go_on(store: Store) -> None:
+    provider = FakeProvider(says(text("one"), prompt=600), says(text("two")))
+    async with bench(store, provider, FakePool("w")) as b:
+        id = await b.session("hi")
+        assert await b.rest(id) == "closed"
+        await b.harness.patch_config(id, "me", api.ConfigPatch(context=500))
+        await b.post(id, "more")
+        assert await b.rest(id) == "failed"
+        assert "past the context limit" in (await b.bodies(id, "error"))[0]
+        assert len(provider.queries) == 1
+        await b.harness.patch_config(id, "me", api.ConfigPatch(context=5000))
+        await b.harness.retry(id)
+        assert await b.rest(id) == "closed"
+        assert await b.bodies(id, "text") == ["one", "two"]
+
+
 async def test_the_limit_of_steps_is_kept(store: Store) -> None:
     provider = FakeProvider(says(run("c", "x"), end="calls"))
     async with bench(store, provider, FakePool("w")) as b:
