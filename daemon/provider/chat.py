@@ -12,7 +12,7 @@ import msgspec
 from daemon.protocol.records import JSON, CallBody, Usage
 from daemon.provider import errors, repair, sse
 from daemon.provider.base import Block, Delta, End, Event, Outcome
-from daemon.provider.chat_pieces import Calls, Reasoning
+from daemon.provider.chat_pieces import Calls, Reasoning, words
 from daemon.provider.decoding import MAX_ANSWER, StreamDecoder
 
 REASONING: Final = "application/vnd.openai.chat.reasoning+json"  # see chat_pieces.Kept
@@ -138,7 +138,7 @@ class Decoder(StreamDecoder):
             kind = part.get("type") if isinstance(part, dict) else None
             if kind == "text" and isinstance(part.get("text"), str):
                 self._say(part["text"], given)
-            elif kind == "thinking" and (thought := _words(part.get("thinking"))):
+            elif kind == "thinking" and (thought := words(part.get("thinking"))):
                 self._reasoning.add(thought)
                 self._think(thought, given)
             else:
@@ -237,12 +237,3 @@ def counted(usage: dict[str, Any]) -> Usage:
 
 def _number(counts: Any, name: str) -> int:
     return repair.count(counts.get(name)) or 0 if isinstance(counts, dict) else 0
-
-
-def _words(thinking: Any) -> str:
-    """The text of a thinking part: a string, or parts again."""
-    if isinstance(thinking, str):
-        return thinking
-    parts = thinking if isinstance(thinking, list) else []
-    words = [part.get("text") for part in parts if isinstance(part, dict)]
-    return "".join(word for word in words if isinstance(word, str))

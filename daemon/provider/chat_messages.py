@@ -36,7 +36,7 @@ class Writer:
         )
 
     def system(self, text: str) -> bytes:
-        return _encode({"role": "system", "content": text})
+        return _encode({"role": self._quirks.system, "content": text})
 
     def user(self, parts: Iterable[Part]) -> bytes:
         """A user's turn: a message for each result, then one of all else, the results' images first."""

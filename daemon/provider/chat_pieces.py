@@ -13,6 +13,7 @@ NAMES: Final = ("reasoning_content", "reasoning")  # a server that sends both me
 PLAIN: Final = frozenset(
     {"type", "text", "format", "index", "id"}
 )  # of a detail that says no more than its text
+WORDS: Final = ("text", "content", "thinking")  # names of the text in a part
 GROWS: Final = ("text", "summary")
 IDENTITY: Final = frozenset({"index", "id", "type", "function"})
 NOTHING: Final = msgspec.Raw(b"[]")
@@ -51,10 +52,8 @@ class Reasoning:
         """What a delta adds to be read, empty for none."""
         piece = ""
         for name in NAMES:
-            value = delta.get(name)
-            if value and isinstance(value, str):
+            if piece := words(delta.get(name)):
                 self._field = self._field or name
-                piece = value
                 break
         if details := delta.get("reasoning_details"):
             said = self._detailed(details)
@@ -192,6 +191,15 @@ def _another(call: Call, fragment: dict[str, Any], *, placed: bool) -> bool:
     if not name or not isinstance(function, dict) or not (function.get("arguments") or name != call.name):
         return False
     return bool(call.arguments) and call.complete
+
+
+def words(thinking: Any) -> str:
+    """The text of reasoning: a string, a part with one, or a list of them."""
+    if isinstance(thinking, str):
+        return thinking
+    if isinstance(thinking, dict):
+        return next((text for name in WORDS if (text := words(thinking.get(name)))), "")
+    return "".join(map(words, thinking)) if isinstance(thinking, list) else ""
 
 
 def _plain(detail: dict[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from daemon.chain import GO_ON, Context, Text
 from daemon.provider import budget, chat, errors, listed, models, patch, repair, rules_chat
 from daemon.provider.base import Decoder, Model, ProviderError, Query, Request, Transport, Wire
 from daemon.provider.chat_messages import Writer, tool
-from daemon.provider.quirks import Quirks, of_host, of_model
+from daemon.provider.quirks import Quirks, limited, of_host, of_model
 
 URL: Final = "https://api.openai.com/v1"
 PATH: Final = "/chat/completions"
@@ -46,13 +46,14 @@ class OpenAIChat:
         self._url = at(url, PATH)
         self._models_url = at(url, MODELS)
         own = {"content-type": "application/json", "accept": "text/event-stream"}
-        own |= {"authorization": f"Bearer {key}"} if key else {}
+        self._quirks = of_host(url) if quirks is None else quirks
+        if key:
+            own |= {"api-key": key} if self._quirks.auth == "api-key" else {"authorization": f"Bearer {key}"}
         self._headers = own | {field.lower(): value for field, value in (headers or {}).items()}
         self.lists = lists
         self.facts = models.CHAT
         self._known = tuple(known)
         self._listed: tuple[Model, ...] = ()
-        self._quirks = of_host(url) if quirks is None else quirks
 
     def compile(self, query: Query, wire: Wire) -> Request:
         """See `base.Provider`; there are no marks on this wire."""
@@ -67,12 +68,15 @@ class OpenAIChat:
             messages.insert(0, writer.system(system))
         fields: dict[str, Any] = {"stream_options": {"include_usage": True}} if quirks.usage else {}
         fields |= {"prompt_cache_key": query.session} if quirks.cache_key else {}
-        fields = patch.merge(fields, query.params)
+        fields = limited(quirks, patch.merge(fields, query.params))
         body = [_encode({"model": model, **repair.scrub(fields), "stream": True})[:-1]]
         if query.tools:
             body.append(b',"tools":' + _encode([tool(one) for one in query.tools]))
         body += b',"messages":[', b",".join(messages), b"]}"
-        return Request(self._url, self._headers, b"".join(body))
+        headers = self._headers
+        if quirks.session_header:
+            headers = {quirks.session_header.lower(): query.session, **headers}
+        return Request(self._url, headers, b"".join(body))
 
     def _messages(self, writer: Writer, context: Context, wire: Wire, key: tuple[Any, ...]) -> list[bytes]:
         kept = wire.ready(self.name, writer.model, context.epoch, *key)

@@ -335,8 +335,8 @@ def _chat(name: str, entry: ProviderEntry, model: str) -> Provider:
         url=url,
         key=key,
         headers=_headers(where, entry),
-        known=_beginning(where, entry, url, model),
-        lists=not entry.models and not _openais(url),
+        known=_beginning(where, entry, url, model or quirks.deployment(url)),
+        lists=not entry.models and not _openais(url) and not quirks.is_azure(urlsplit(url).hostname or ""),
         quirks=_quirks(where, url, entry.quirks),
     )
 

@@ -53,7 +53,7 @@ def _turns(messages: Any, quirks: Quirks) -> Iterator[str]:
             yield f"{where}: a message of the {role}'s, where results of {open_calls} are missing"
             open_calls = []
         match role:
-            case "system":
+            case "system" | "developer":
                 if index:
                     yield f"{where}: a system message that is not the first"
                 yield from rules.text(where, message.get("content"))
