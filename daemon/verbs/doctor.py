@@ -136,7 +136,7 @@ def _own_worker(found: Standing) -> Check:
         )
     if found.state == "down":
         say = failing if found.mesh is not None else warning
-        return say(name, f"it is not up; it is {where}'s", start)
+        return say(name, f"it is not up; its harness is {where}", start)
     if found.state == "dialing":
         return failing(name, f"it is not connected to {where}: {line(found.reason, 500)}")
     path = f", {line(found.mesh.path)}" if found.mesh is not None and found.mesh.path else ""

@@ -5,11 +5,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from daemon import config
 from daemon.protocol import api
 from daemon.verbs import doctor, examine
 from daemon.verbs.examine import Check
+from daemon.worker.station import Standing
+from daemon.worker.tunnel import Tunnel
 from tests.daemon.api import certificates
 from tests.daemon.cli.saying import CONTROL, Said
 from tests.running import Place, place
@@ -250,3 +253,30 @@ def test_a_key_that_crosses_a_network_in_the_clear_is_told_of() -> None:
 def test_hostile_names_reach_no_terminal_raw(capsys: pytest.CaptureFixture[str]) -> None:
     doctor._print([Check("a\x1b[2J", "failing", "b\x1b", "c\x07")])
     assert not CONTROL.search(capsys.readouterr().out)
+
+
+HERE = Standing(scratch="/s", name="gpu-1", harness="hub at [fd00::1]:4602", link=7)
+MESH = Tunnel(name="gpu-1", harness="hub", address="fd00::2", path="relay")
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "words"),
+    [
+        (replace(HERE, state="connected", mesh=MESH), "ok", "connected to hub at [fd00::1]:4602, relay"),
+        (replace(HERE, state="connected"), "ok", "connected to hub at [fd00::1]:4602"),
+        (
+            replace(HERE, state="dialing", reason="no answer\x1b"),
+            "failing",
+            "is not connected to hub at [fd00::1]",
+        ),
+        (replace(HERE, state="down", mesh=MESH), "failing", "it is not up; its harness is hub at"),
+        (replace(HERE, state="down"), "warning", "it is not up"),
+        (replace(HERE, state="down", mesh=replace(MESH, removed=True)), "warning", "has removed it"),
+        (Standing(scratch="/s", mesh=MESH), "failing", "it is not up; its harness is hub"),
+    ],
+)
+def test_a_worker_of_this_machine_is_looked_at(found: Standing, state: str, words: str) -> None:
+    check = doctor._own_worker(found)
+    assert (check.state, words in check.what) == (state, True), check
+    assert check.what.isprintable()
+    assert check.name == ("worker gpu-1" if found.name else "a worker")
