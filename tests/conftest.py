@@ -49,6 +49,7 @@ MAY_BLOCK += [
         ("output", "move", ("os.mkdir", "os.statvfs")),
         ("output", "copy", ("os.read",)),
         ("environment", "is_alone", ("os.stat",)),
+        ("bash", "_is_straight", ("os.readlink",)),
     )
     for call in calls
 ]

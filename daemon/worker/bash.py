@@ -1,6 +1,7 @@
 """A persistent bash: code from a file, told by its standard input, which the code itself does not see."""
 
 import asyncio
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,11 +38,12 @@ _AWAY: Final = (
 )
 _STREAMS: Final = {b"1": ("standard output", "exec >&-"), b"2": ("standard error", "exec 2>&-")}
 _PROBE: Final = b"\n{ \\builtin trap - DEBUG; \\builtin echo probe %d >&%d; } 2>/dev/null\n"
+# Put right behind a run's status, where it costs no run its time: the keeper has other things to do meanwhile.
 # `set -o vi` in the code would have the shell edit, and echo, the lines it reads; a prompt of the code's own (every
 # activated virtual environment has one) would be printed, and a PROMPT_COMMAND could read the orders.
-_END: Final = (
-    '{ \\builtin echo %d "$?" >&%d; \\builtin set +o vi +o emacs; '
-    "\\builtin unset -v PROMPT_COMMAND PS0; PS1= PS2=; } 2>/dev/null\n"
+_TIDY: Final = (
+    f"{_TRAP} \\builtin set +o vi +o emacs; \\builtin unset -v PROMPT_COMMAND PS0; PS1= PS2=; "
+    "} 2>/dev/null\n"
 )
 
 
@@ -51,18 +53,25 @@ class Bash(Interpreter):
     SIGINT is not for the shell: where the command it waits for handles SIGINT and ends well, bash goes on with the
     code, and once in some 5,000 times it spins for ever with its signals blocked. So the shell gets GATE, whose trap
     bash runs between two commands: it returns from the file and from every function on the way there, and no further
-    command of the code begins.
+    command of the code begins. It does nothing before the file has begun, and nothing tells when that is, since a word
+    on it would cost every run more than a stop that comes so early: the gate is tried again until the shell is back.
     """
 
     NAME = "bash"
     CONTROL_FD: ClassVar = 0
     ENDED_BY: ClassVar = "exit, exec or set -e in the code does that"
     STOPS: ClassVar = (GATE, 0, 0)
+    SAYS_BEGUN: ClassVar = False
 
     def __init__(self, cwd: str, environ: Mapping[str, str], spawn: Spawn) -> None:
         super().__init__(cwd, spawn)
         self._environ = surroundings.surroundings(environ)
         self._probe = 0
+        self._outputs: tuple[str, ...] = ()  # where /proc has the shell's standard output and error
+        self._stopped = (
+            False  # since the last order: the line that it was may not have been carried out to its end
+        )
+        self._file = (Path(), "")  # of code, and what runs it
         self._away: list[bytes] = []  # which of _STREAMS went elsewhere as the run began
         self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -84,19 +93,36 @@ class Bash(Interpreter):
         return (f"bash runs without the login profile, which did not come up: {trouble}",)
 
     async def _try(self, argv: list[str], env: Mapping[str, str]) -> str:
-        first = login.first_line(env, STATUS_FD) + "\n"
+        first = f"{login.first_line(env, STATUS_FD)}; {{ {_TIDY}"
         trouble = await self._bring_up(argv, env, first.encode(errors="surrogateescape"))
-        if not trouble and self._ready.result():
-            trouble = "it makes TMOUT read-only"
-            await self._take_down()
+        if not trouble:
+            pid, *more = self._ready.result()
+            self._outputs = tuple(f"/proc/{int(pid)}/fd/{number}" for number in (1, 2))
+            if more:
+                trouble = "it makes TMOUT read-only"
+                await self._take_down()
         return trouble
 
     def _order(self, number: int, code: Path) -> bytes:
-        begin = f"{{ {_TRAP} \\builtin echo s >&{STATUS_FD}; }} 2>/dev/null"
-        file = f"\\builtin . {shlex.quote(str(code))} </dev/null {STATUS_FD}>&- {OUTPUT_FD}>&-"
-        end = _END % (number, STATUS_FD)
+        if self._file[0] != code:
+            run = f"\\builtin . {shlex.quote(str(code))} </dev/null {STATUS_FD}>&- {OUTPUT_FD}>&-; {{ \\builtin echo "
+            self._file = code, run
+        line = f'{self._file[1]}{number} "$?" >&{STATUS_FD}; {_TIDY}'
         self._away.clear()
-        return f"{_OPEN} {_AWAY} {begin}; {file}; {end}".encode(errors="surrogateescape")
+        if self._stopped or not self._is_straight():
+            self._stopped = False
+            line = f"{_OPEN} {_AWAY} {{ {_TRAP} }} 2>/dev/null; {line}"
+        return line.encode(errors="surrogateescape")
+
+    def _is_straight(self) -> bool:
+        """Whether both of the shell's streams are surely open, and pipes: no is no answer, then the shell looks.
+
+        It has them elsewhere only while it still tidies up.
+        """
+        try:
+            return all(os.readlink(path).startswith("pipe:") for path in self._outputs)
+        except OSError:
+            return False
 
     def _ask(self) -> asyncio.Future[Any]:
         """Ask whether the shell is back at the control pipe, the gate open again.
@@ -104,6 +130,7 @@ class Bash(Interpreter):
         It is asked more than once, each time after an empty line: code that sends SIGINT to its own shell has that
         throw away a line.
         """
+        self._stopped = True
         self._probe += 1
         self._answered = asyncio.get_running_loop().create_future()
         self._say(_PROBE % (self._probe, STATUS_FD))

@@ -107,6 +107,11 @@ class Connection(asyncio.BufferedProtocol):
             log.warning("a peer does not read what it asks for: its connection ends")
             self._transport.abort()
 
+    @property
+    def has_more(self) -> bool:
+        """Whether more of what it sent waits to be taken up."""
+        return self._decoder.pending > 0
+
     def send_live(self, frame: frames.Output, body: bytes) -> None:
         """Write live output, unless the peer is behind."""
         if self._transport.get_write_buffer_size() < BEHIND:

@@ -26,6 +26,7 @@ DRAIN_FOR: Final = (
 )
 DRAIN_EVERY: Final = 0.02
 DRAIN_QUIET: Final = 0.1
+AT_ONCE: Final = 1  # milliseconds to wait for a run's end without the loop: enough for what starts no program
 
 Spawn = pumping.Spawn
 
@@ -84,7 +85,13 @@ class Environment(Protocol):
         """Whether a run can begin without anything to be waited for; then it is to be begun at once."""
 
     def begin(self, code: Path, sink: output.Sink, on_output: Callable[[], None]) -> None:
-        """Begin a run in an environment that is free; `run` waits for its end."""
+        """Begin a run in an environment that is free; `run` waits for its end, where `at_once` does not bring it."""
+
+    def at_once(self, sink: output.Sink) -> Ending | None:
+        """How the run that was just begun has ended, if it does at once and leaves nothing to be waited for.
+
+        Blocks for AT_ONCE, and again for each line that the interpreter says meanwhile, few of them.
+        """
 
     async def run(
         self,

@@ -18,6 +18,10 @@ class Peer(Protocol):
     def send_live(self, frame: frames.Output, body: bytes) -> None:
         """Send, or drop where the peer is behind."""
 
+    @property
+    def has_more(self) -> bool:
+        """Whether more of what it sent waits to be taken up."""
+
 
 class Slot:
     """One environment's place: what runs there, what waits, why the next interpreter will be new."""
@@ -64,6 +68,7 @@ class Run:
         self.file: Path
         self.sink: output.Sink | None = None
         self.began = 0.0
+        self.fault: Exception | None = None  # that came meanwhile
         self._sent = 0
         self._sent_at = 0.0
         self._timer: asyncio.TimerHandle | None = None

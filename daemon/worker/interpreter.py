@@ -4,6 +4,7 @@ import abc
 import asyncio
 import contextlib
 import os
+import select
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, ClassVar, Final
 from daemon.protocol import frames
 from daemon.worker import journal, output
 from daemon.worker.environment import (
+    AT_ONCE,
     Ended,
     Ending,
     Process,
@@ -43,6 +45,7 @@ GATE: Final = (
     signal.SIGURG
 )  # ignored by what does not know it: it can never end an interpreter or what one became
 NAMED: Final = 8  # processes that a note names
+LINES: Final = range(3)  # times that the status pipe is looked at for an end that comes at once
 MAX_STATUS: Final = 1 << 20  # bytes of one line on the status pipe: a refusal has a program's words in it
 SAID: Final = 400  # characters of what a program printed that did not come up
 
@@ -50,14 +53,15 @@ SAID: Final = 400  # characters of what a program printed that did not come up
 class Interpreter(abc.ABC):
     """See environment.Environment. A process that takes orders from a control pipe and answers on a status pipe.
 
-    It says `ready …` when it is up, `s` when the code of a run has begun, and `N STATUS` when run N has ended. What
-    the code reads and prints goes other ways, so it can neither take an order nor look like an end.
+    It says `ready …` when it is up, `s` when the code of a run has begun (if it says so), and `N STATUS` when run N has
+    ended. What the code reads and prints goes other ways, so it can neither take an order nor look like an end.
     """
 
     NAME: str
     CONTROL_FD: ClassVar[int]  # where it takes orders
     ENDED_BY: ClassVar[str]  # what in the code makes it end with a status
     STOPS: ClassVar[tuple[int, int, int]]  # signals that have it stop its code, one at each rung; 0 for none
+    SAYS_BEGUN: ClassVar = True  # one that does not is sent the signal of a rung until the code is over
 
     def __init__(self, cwd: str, spawn: Spawn) -> None:
         self.died = ""
@@ -75,6 +79,7 @@ class Interpreter(abc.ABC):
         self._folder = ""  # of the run
         self._images: list[frames.Image] = []  # that the run has shown
         self._wake: asyncio.Future[None] | None = None  # of who waits for a run's end
+        self._look = select.poll()  # at the status pipe, past the loop
         self._inner = -1  # a descriptor of the interpreter's own process
 
     @property
@@ -150,6 +155,7 @@ class Interpreter(abc.ABC):
             await self._pump.close()
             raise
         loop.add_reader(self._status, self._read_status)
+        self._look.register(self._status, select.POLLIN)
         self._reaper.exited.add_done_callback(lambda _: self._exited())
         if first:
             self._say(first)
@@ -228,19 +234,21 @@ class Interpreter(abc.ABC):
         with contextlib.suppress(BlockingIOError, BrokenPipeError, OSError):  # its end comes by the reaper
             os.write(self._control, order)
 
-    def _read_status(self) -> None:
+    def _read_status(self) -> bool:
+        """Take up what the status pipe brings; whether it brought anything."""
         try:
             data = os.read(self._status, 1 << 16)
         except BlockingIOError:
-            return
+            return False
         if not data:
             asyncio.get_running_loop().remove_reader(self._status)
-            return
+            return False
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[-MAX_STATUS:]
         for line in lines:
             with contextlib.suppress(ValueError):  # code can find this pipe in /proc and write what it likes
                 self._take_up(line.split())
+        return True
 
     def _take_up(self, words: list[bytes]) -> None:
         match words:
@@ -299,6 +307,21 @@ class Interpreter(abc.ABC):
         self._pump.switch_now(sink, on_output)
         self._give(code, sink)
 
+    def at_once(self, sink: output.Sink) -> Ending | None:
+        for _ in LINES:
+            if self._done.done():
+                break
+            if self._status < 0 or not self._look.poll(AT_ONCE) or not self._read_status():
+                return None
+        pump = self._pump
+        if not self._done.done() or self.died or self._refused or pump is None or not self._reaper.is_alone():
+            return None
+        if not pump.flush_now() or sink.size > output.RING:
+            return None
+        self._later = f"{self._folder}/{journal.LATER}"
+        pump.switch_now(output.Sink(self._later, output.MAX_LATER))
+        return Ending(exit=self._done.result(), notes=self._notes(()), images=tuple(self._images))
+
     def is_free(self) -> bool:
         return bool(not self.died and self._pump and self._pump.is_idle() and self._reaper.mark_now())
 
@@ -310,6 +333,8 @@ class Interpreter(abc.ABC):
         if not self.died:
             loop = asyncio.get_running_loop()
             self._begun, self._done = loop.create_future(), loop.create_future()
+            if not self.SAYS_BEGUN:
+                self._begun.set_result(None)
         self._say(self._order(self._n, code))
 
     async def run(
@@ -343,12 +368,7 @@ class Interpreter(abc.ABC):
         await self._pump.switch(output.Sink(self._later, output.MAX_LATER))
         if self._refused:
             raise Refusal("syntax", self._refused)
-        if going := self._going_on(living):
-            notes.append(
-                f"still running in the background: {going}; what is printed until the next run "
-                f"goes to {self._later}"
-            )
-        notes += self._remarks()
+        notes += self._notes(living)
         if self.died:
             notes.append(f"{self.died}: its variables and working directory are lost")
         exit = exit_of(self._reaper.exited.result()) if self.died else self._done.result()
@@ -359,6 +379,13 @@ class Interpreter(abc.ABC):
             notes=tuple(notes),
             images=tuple(self._images),
         )
+
+    def _notes(self, living: tuple[Process, ...]) -> tuple[str, ...]:
+        """What the model has to know of a run whose output is in, with what it has left behind."""
+        if not (going := self._going_on(living)):
+            return self._remarks()
+        said = f"still running in the background: {going}; what is printed until the next run goes to {self._later}"
+        return (said, *self._remarks())
 
     def _going_on(self, living: tuple[Process, ...]) -> str:
         """What the run has left behind that goes on, in words; empty for nothing."""
@@ -382,16 +409,16 @@ class Interpreter(abc.ABC):
                 if stop:
                     await self._reaper.signal(stop, interpreter=True)
                 await self._reaper.signal(number, others=True)
-                if await self._back(began + until, number):
+                if await self._back(began + until, number, 0 if self.SAYS_BEGUN else stop):
                     return
         self.died = f"{self.NAME} did not come back from a run that was stopped, and was killed"
         await self._reaper.signal(signal.SIGKILL, interpreter=True, others=True)
         await self._within(GONE_WAIT, self._done)
 
-    async def _back(self, until: float, number: signal.Signals) -> bool:
+    async def _back(self, until: float, number: signal.Signals, stop: int) -> bool:
         """Whether the code is over before the loop's time `until`, and nothing that stops it is under way any more.
 
-        What it starts meanwhile gets the signal `number` as well.
+        What it starts meanwhile gets the signal `number` as well, the interpreter `stop` again; 0 for none.
         """
         loop = asyncio.get_running_loop()
         pause, longest = ASK_EVERY
@@ -404,6 +431,8 @@ class Interpreter(abc.ABC):
                 return True
             if loop.time() >= until:
                 return False
+            if stop:
+                await self._reaper.signal(stop, interpreter=True)
             await self._reaper.signal(number, others=True)
             pause = min(2 * pause, longest)
 

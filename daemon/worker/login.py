@@ -36,7 +36,7 @@ NO_SCREEN: Final = (
 def first_line(env: Mapping[str, str], status: int) -> str:
     """What makes a login shell fit for runs.
 
-    It answers `ready` on descriptor `status`, with a word more where TMOUT cannot be unset.
+    It answers `ready PID` on descriptor `status`, with a word more where TMOUT cannot be unset.
     """
     exports = " ".join(
         f"{name}={shlex.quote(env[name])}" for name in surroundings.NO_TERMINAL if name != "HISTFILE"
@@ -49,7 +49,7 @@ def first_line(env: Mapping[str, str], status: int) -> str:
         f"export {exports}; "
         f"for REPLY in {' '.join(SCREEN_EDITORS)}; do eval \"$REPLY\"'() {NO_SCREEN}'; done; "
         f"for REPLY in $(compgen -e); do case $REPLY in {secrets}) unset -v $REPLY;; esac; done; unset REPLY; "
-        f"echo ready ${{TMOUT:+tmout}} >&{status}"
+        f"echo ready $$ ${{TMOUT:+tmout}} >&{status}"
     )
 
 

@@ -99,6 +99,14 @@ class Pump:
         elif waiting:
             self._took(*output.copy(self._pipe, self._sink, waiting))
 
+    def flush_now(self) -> bool:
+        """The same where that takes no thread; whether it could be done."""
+        if self._turn.locked() or (waiting := self._waiting()) > LITTLE:
+            return False
+        if waiting:
+            self._took(*output.copy(self._pipe, self._sink, waiting))
+        return True
+
     async def switch(self, sink: output.Sink, on_output: Callable[[], None] | None = None) -> None:
         """What was written up to now goes to the old sink, which is closed; what comes goes to `sink`."""
         await self.flush()

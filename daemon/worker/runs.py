@@ -80,7 +80,10 @@ class Runs:
             slot = self._slots.setdefault((frame.session, run.interpreter), Slot())
             with contextlib.suppress(OSError):  # tried again, and told, where it is carried out
                 self._begin_now(run, slot)
-            self._tasks[key] = self._spawn(self._carry_out(run, slot, slot.join()), f"run {key[0]} {key[1]}")
+            if not run.meta or peer.has_more or len(self.going) > 1 or not self._at_once(run, slot):
+                self._tasks[key] = self._spawn(
+                    self._carry_out(run, slot, slot.join()), f"run {key[0]} {key[1]}"
+                )
 
     def _begin_now(self, run: Run, slot: Slot) -> None:
         """Begin a run that waits for nothing, so that it goes on while its task is made."""
@@ -92,7 +95,29 @@ class Runs:
         if environment.is_free():
             self._write_down(run, slot)
             assert run.sink is not None
-            environment.begin(run.file, run.sink, run.printed)
+            try:
+                environment.begin(run.file, run.sink, run.printed)
+            except Exception as fault:  # noqa: BLE001 - told where it is carried out
+                run.fault = fault
+
+    def _at_once(self, run: Run, slot: Slot) -> bool:
+        """Carry a run that has begun to its end without a task, while no other goes; False where it takes longer."""
+        meta, sink, environment = run.meta, run.sink, slot.environment
+        assert meta is not None
+        assert sink is not None
+        assert environment is not None
+        try:
+            if run.fault or (ending := environment.at_once(sink)) is None:
+                return False
+            seconds = time.monotonic() - run.began
+            result = self._finish(run.key, meta, sink, ending, seconds, ())
+        except Exception as fault:  # noqa: BLE001 - told where it is carried out
+            run.fault = fault
+            return False
+        run.quiet()
+        self._answer(run, result)
+        self.on_end()
+        return True
 
     def _write_down(self, run: Run, slot: Slot) -> None:
         meta = self._meta(run, slot.reset)
@@ -210,6 +235,8 @@ class Runs:
         return result
 
     async def _result(self, run: Run, slot: Slot, place: asyncio.Future[None]) -> journal.Result:
+        if run.fault:
+            raise run.fault
         if run.meta:
             return await self._run(run, slot, ())
         if run.interpreter == interpreters.BASH and not syntax.is_simple(run.code):

@@ -390,16 +390,25 @@ async def test_a_fault_in_one_request_is_told_and_ends_nothing_else(
     assert (await dial.run("echo ok")).text == "ok\n"
 
 
+@pytest.mark.parametrize(
+    ("where", "code"),
+    [
+        ("drained", "sleep 1000 & echo on"),
+        ("Interpreter.begin", "echo on"),
+        ("Interpreter.at_once", "echo on"),
+        ("Pump.switch_now", "echo on"),
+    ],
+)
 async def test_a_fault_while_a_run_goes_is_told_as_unknown_and_costs_its_environment_only(
-    dial: Dial, monkeypatch: pytest.MonkeyPatch
+    dial: Dial, monkeypatch: pytest.MonkeyPatch, where: str, code: str
 ) -> None:
-    async def fault(*_: object) -> None:
+    def fault(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     await dial.run("x=1")
     with monkeypatch.context() as patch:
-        patch.setattr("daemon.worker.interpreter.drained", fault)
-        ran = await dial.run("echo on", call="c")
+        patch.setattr(f"daemon.worker.interpreter.{where}", fault)
+        ran = await dial.run(code, call="c")
     assert ran.end.unknown.startswith("the worker had a fault while this was running")
     _, again, _ = await dial.attach("c")
     assert again.unknown == ran.end.unknown
