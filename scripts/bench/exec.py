@@ -1,6 +1,7 @@
 """Cost of a run: a round trip through a pool and a keeper of another process, and the capture of much output.
 
-Below each round trip stands where it goes: what the same takes with less in between, all measured in the same run.
+Beside each round trip stands what the same takes with less in between, measured in turns with it: over a bare pipe and
+a bare socket (AIM times that is aimed at), and by two programs of asyncio alone that do nothing else.
 """
 
 import argparse
@@ -9,13 +10,15 @@ import contextlib
 import logging
 import os
 import socket
+import statistics
 import subprocess
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import common
+import floors
 import structlog
 from msgspec import Struct
 
@@ -25,21 +28,8 @@ from daemon.worker import journal, keeper, launch, login, reaper
 
 WORKER: Final = "bench"
 WARM: Final = 20  # runs that are not counted
-ECHO: Final = (
-    "import socket, sys\nsock = socket.socket(fileno=int(sys.argv[1]))\n"
-    "while data := sock.recv(1 << 16): sock.sendall(data)"
-)
-ASYNC_ECHO: Final = (
-    "import asyncio, socket, sys\n"
-    "class Echo(asyncio.Protocol):\n"
-    " def connection_made(self, transport): self.transport = transport\n"
-    " def data_received(self, data): self.transport.write(data)\n"
-    " def connection_lost(self, error): loop.stop()\n"
-    "loop = asyncio.new_event_loop()\n"
-    "sock = socket.socket(fileno=int(sys.argv[1]))\n"
-    "loop.run_until_complete(loop.connect_accepted_socket(Echo, sock))\n"
-    "loop.run_forever()"
-)
+AIM: Final = 3.0  # times a pipe's and a socket's round trip
+ROUNDS: Final = 10  # turns that the round trips and their floors take
 LOOP: Final = "import sys\nfor line in sys.stdin:\n exec(line)\n print(0, flush=True)"
 PRINTS: Final = (
     "import sys\nline = b'0123456789' * 10 + b'\\n'\n"
@@ -78,51 +68,19 @@ async def pool(scratch: Path) -> AsyncIterator[Pool]:
         await launch.end(scratch)
 
 
-def bare_round_trips(argv: Sequence[str], line: bytes, times: int) -> list[float]:
-    """Seconds of each line that a bare program on pipes carries out and answers."""
-    taken = []
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for _ in range(times):
-            start = time.perf_counter()
-            process.stdin.write(line)
-            process.stdin.flush()
-            process.stdout.readline()
-            taken.append(time.perf_counter() - start)
-        process.stdin.close()
-    return taken[WARM:]
-
-
-def socket_round_trips(python: str, times: int, echo: str = ECHO) -> list[float]:
-    """Seconds of each small frame that a process sends back over a Unix socket."""
-    ours, theirs = socket.socketpair()
-    data = frames.encode(frames.Run(id=1, session="s", call="c"), b"true")
-    taken = []
-    argv = [python, "-c", echo, str(theirs.fileno())]
-    with subprocess.Popen(argv, pass_fds=(theirs.fileno(),)), ours:
-        theirs.close()
-        for _ in range(times):
-            start = time.perf_counter()
-            ours.sendall(data)
-            ours.recv(1 << 16)
-            taken.append(time.perf_counter() - start)
-    return taken[WARM:]
-
-
-async def runs(one: Pool, which: Interpreter, times: int) -> list[float]:
+async def runs(one: Pool, which: Interpreter, times: int, turn: str) -> list[float]:
     """Seconds of each run that does nothing."""
     taken = []
     for n in range(times):
         start = time.perf_counter()
-        output = await one.run(WORKER, "s", f"{which.name}-{n}", which.nothing, interpreter=which.name)
+        output = await one.run(WORKER, "s", f"{which.name}-{turn}-{n}", which.nothing, interpreter=which.name)
         taken.append(time.perf_counter() - start)
         if output.exit or output.text:
             raise SystemExit(f"{which.name} answered {output}")
-    return taken[WARM:]
+    return taken
 
 
-def without_pool(path: Path, which: Interpreter, times: int) -> list[float]:
+def without_pool(path: Path, which: Interpreter, times: int, turn: str) -> list[float]:
     """Seconds of each run that does nothing, asked for by a blocking socket."""
     taken = []
     decoder = frames.harness_decoder()
@@ -135,13 +93,15 @@ def without_pool(path: Path, which: Interpreter, times: int) -> list[float]:
 
         answer()
         for n in range(times):
-            run = frames.Run(id=n + 1, session="alone", call=f"{which.name}-{n}", interpreter=which.name)
+            run = frames.Run(
+                id=n + 1, session="s", call=f"{which.name}-alone-{turn}-{n}", interpreter=which.name
+            )
             data = frames.encode(run, which.nothing.encode())
             start = time.perf_counter()
             sock.sendall(data)
             answer()
             taken.append(time.perf_counter() - start)
-    return taken[WARM:]
+    return taken
 
 
 def journaled(folder: Path, times: int) -> list[float]:
@@ -155,6 +115,86 @@ def journaled(folder: Path, times: int) -> list[float]:
         taken.append(time.perf_counter() - start)
     kept.close()
     return taken[WARM:]
+
+
+class Round(Struct, frozen=True):
+    """One turn of each, medians in microseconds. `cpu`: of the pool, the keeper and what it started, of each run."""
+
+    run: float
+    alone: float  # asked for by a blocking socket, without a pool
+    pipe: float
+    socket: float
+    by_asyncio: float
+    cpu: Sequence[float]
+
+    @property
+    def floor(self) -> float:
+        return self.pipe + self.socket
+
+
+async def turn(one: Pool, which: Interpreter, path: Path, held: int, times: int, name: str) -> Round:
+    """One turn of a run and of what it is measured by."""
+    pipe = await asyncio.to_thread(floors.by_pipe, which.bare, which.line, times)
+    over_socket = await asyncio.to_thread(floors.by_socket, times)
+    by_asyncio = await asyncio.to_thread(floors.by_asyncio, which.bare, which.line, times)
+    holding = await asyncio.to_thread(reaper.children, held)
+    kinds = [[os.getpid()], [held], [pid for one in holding for pid in reaper.children(one)]]
+    before = [spent(pids) for pids in kinds]
+    run = await runs(one, which, times, name)
+    cpu = [1e6 * (spent(pids) - was) / times for pids, was in zip(kinds, before, strict=True)]
+    alone = await asyncio.to_thread(without_pool, path, which, times, name)
+    return Round(
+        run=micro(run),
+        alone=micro(alone),
+        pipe=micro(pipe),
+        socket=micro(over_socket),
+        by_asyncio=micro(by_asyncio),
+        cpu=cpu,
+    )
+
+
+def micro(seconds: Sequence[float]) -> float:
+    return 1e6 * statistics.median(seconds)
+
+
+def spent(pids: Sequence[int]) -> float:
+    """Seconds of CPU that processes have had, all their threads; 0 where the kernel does not count so finely."""
+    total = 0
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                total += int((task / "schedstat").read_text().split()[0])
+    return total / 1e9
+
+
+async def round_trips(one: Pool, which: Interpreter, scratch: Path, times: int, written: float) -> None:
+    """A run that does nothing, beside its floors, and where its time goes."""
+    held = keeper.holder(scratch / keeper.LOCK)
+    await runs(one, which, WARM, "warm")
+    found = [
+        await turn(one, which, scratch / keeper.SOCKET, held, max(1, times // ROUNDS), str(n))
+        for n in range(ROUNDS)
+    ]
+
+    def typical(of: Callable[[Round], float]) -> float:
+        return statistics.median(map(of, found))
+
+    whole, alone, pipe = typical(lambda r: r.run), typical(lambda r: r.alone), typical(lambda r: r.pipe)
+    over_socket, by_asyncio = typical(lambda r: r.socket), typical(lambda r: r.by_asyncio)
+    bare, fair = typical(lambda r: r.run / r.floor), typical(lambda r: r.run / r.by_asyncio)
+    cpu = [statistics.median(one.cpu[n] for one in found) for n in range(3)]
+    verdict = "met" if bare <= AIM else "missed"
+    print(
+        f"{which.name:6} `{which.nothing}`: {whole:.0f} us (best turn {min(r.run for r in found):.0f})\n"
+        f"       {bare:.1f} times a bare pipe ({pipe:.0f} us) and socket ({over_socket:.0f} us): "
+        f"the aim of {AIM:g} times is {verdict}\n"
+        f"       {fair:.1f} times the same by asyncio alone ({by_asyncio:.0f} us, itself "
+        f"{typical(lambda r: r.by_asyncio / r.floor):.1f} times pipe and socket)\n"
+        f"       {whole - alone:.0f} us pool, {alone:.0f} us keeper and {which.name}, of these {written:.0f} us "
+        f"the journal alone, warm\n"
+        f"       CPU of a run: {cpu[0]:.0f} us pool, {cpu[1]:.0f} us keeper, {cpu[2]:.0f} us {which.name}",
+        flush=True,
+    )
 
 
 async def three_at_once(one: Pool, scratch: Path, size: int) -> None:
@@ -249,28 +289,14 @@ async def measure(folder: Path, times: int, sessions: int, size: int, much: int)
             found.append(
                 Interpreter("python", "pass", PRINTS, [python, "-c", LOOP], b"pass\n", [python, "-c"])
             )
-        socket_trip = socket_round_trips(python, times + WARM)
-        print(f"floor  a frame there and back over a socket: {common.ms(socket_trip)}", flush=True)
-        echo = common.median_ms(socket_round_trips(python, times + WARM, ASYNC_ECHO))
-        written = common.median_ms(await asyncio.to_thread(journaled, folder / "journal", times + WARM))
+        written = 1e6 * statistics.median(
+            await asyncio.to_thread(journaled, folder / "journal", times + WARM)
+        )
+        print(
+            f"load of the machine {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} CPUs", flush=True
+        )
         for which in found:
-            bare = bare_round_trips(which.bare, which.line, times + WARM)
-            through = await runs(one, which, times + WARM)
-            floor = common.median_ms(bare) + common.median_ms(socket_trip)
-            print(
-                f"{which.name:6} `{which.nothing}`: {common.ms(through)}   on a bare pipe {common.ms(bare)}; "
-                f"over pipe and socket: {common.median_ms(through) / floor:.1f} times",
-                flush=True,
-            )
-            path = folder / "w" / keeper.SOCKET
-            alone = common.median_ms(await asyncio.to_thread(without_pool, path, which, times + WARM))
-            whole = common.median_ms(through)
-            print(
-                f"       in us: {1000 * whole:.0f} = {1000 * (whole - alone):.0f} pool + {1000 * alone:.0f} keeper; of "
-                f"these {1000 * common.median_ms(bare):.0f} a bare interpreter, {1000 * written:.0f} the journal, "
-                f"{1000 * echo:.0f} an echo by an asyncio of nothing else",
-                flush=True,
-            )
+            await round_trips(one, which, folder / "w", times, written)
         for which in found if sessions else ():
             rate = await side_by_side(one, which, sessions, max(1, times // sessions))
             print(f"{which.name:6} `{which.nothing}` in {sessions} sessions at once: {rate:.0f} a second")
