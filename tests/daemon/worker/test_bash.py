@@ -381,6 +381,15 @@ async def test_sigint_that_code_sends_to_its_own_shell_ends_the_code(dial: Dial)
     assert (await dial.run("echo $x")).text == "1\n"
 
 
+async def test_a_shell_that_threw_its_order_away_can_be_stopped_the_next_time(dial: Dial) -> None:
+    ran = await dial.run("x=1; trap - INT URG; kill -INT $$; echo after", timeout=0.3)
+    assert (ran.text.strip(), ran.end.stopped) == ("", "timeout")
+    ran = await dial.run("echo before; while :; do :; done", timeout=0.3)
+    assert (ran.text, ran.end.stopped) == ("before\n", "timeout")
+    again = await dial.run("echo $x")
+    assert (again.text, again.end.reset) == ("1\n", "")
+
+
 async def test_a_shell_that_never_answers_is_killed_and_reset(
     dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
