@@ -82,7 +82,10 @@ class Fold:
         self.steps = 0
         self.usage = Usage()
         self._calls: dict[str, int] = {}
-        self._answered = ("", 0)  # the last result's call, by id and number: images that it showed come behind it
+        self._answered = (
+            "",
+            0,
+        )  # the last result's call, by id and number: images that it showed come behind it
         self._open: list[Header] = []  # blocks that no step has closed yet
 
     @property
@@ -268,7 +271,7 @@ def limits_in_words(config: Config) -> str:
     """The limits of a session in words, empty where it has none."""
     found = {name: value for name, value in msgspec.structs.asdict(config.limits).items() if value}
     return ", ".join(
-        f"${value:,.10g}" if name == "cost" else f"{value:,.10g} {name}" for name, value in found.items()
+        f"${value:,.10g} cost" if name == "cost" else f"{value:,.10g} {name}" for name, value in found.items()
     )
 
 

@@ -252,6 +252,13 @@ def _check_fields(name: str, entry: ProviderEntry) -> None:
     for field in ("url", "key", "key_from", "region", "headers", "quirks"):
         if getattr(entry, field) and field not in MEANS.get(kind, {field}):
             raise ConfigError(f"providers.{name}.{field}: a provider of kind {kind} has none; leave it out")
+    for model, told in entry.models.items() if kind == REHEARSAL else ():
+        for field in ("context", "output", "input"):
+            if getattr(told, field):
+                where = f"providers.{name}.models.{model}.{field}"
+                raise ConfigError(
+                    f"{where}: a rehearsal's is its own; leave it out, its price alone can be set"
+                )
 
 
 class _Refusing:

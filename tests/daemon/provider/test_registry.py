@@ -295,3 +295,26 @@ def test_a_bedrock_entry_gives_region_url_headers_quirks_and_models() -> None:
 def test_a_bedrock_entry_that_cannot_be_used_names_the_field(entry: ProviderEntry, names: str) -> None:
     with pytest.raises(ConfigError, match=names):
         Registry({"mine": entry}, env={"AWS_REGION": "x-1"})
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (ProviderEntry(url="http://x"), r"^providers.rehearsal.url: a provider of kind rehearsal has none"),
+        (
+            ProviderEntry(headers={"a": "b"}),
+            r"^providers.rehearsal.headers: a provider of kind rehearsal has none",
+        ),
+        (
+            ProviderEntry(models={"tour": ModelEntry(context=9)}),
+            r"^providers.rehearsal.models.tour.context: a rehearsal's is its own",
+        ),
+    ],
+)
+def test_what_means_nothing_to_a_kind_of_provider_is_refused(entry: ProviderEntry, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Registry({"rehearsal": entry}, env={})
+    with pytest.raises(
+        ConfigError, match=r"^providers.anthropic.region: a provider of kind anthropic has none"
+    ):
+        Registry({"anthropic": ProviderEntry(region="eu-west-1")}, env={})
