@@ -54,6 +54,8 @@ def _turns(messages: Any, quirks: Quirks) -> Iterator[str]:
             open_calls = []
         match role:
             case "system" | "developer":
+                if role != quirks.system:
+                    yield f"{where}: role {role!r}, where the server takes {quirks.system!r}"
                 if index:
                     yield f"{where}: a system message that is not the first"
                 yield from rules.text(where, message.get("content"))

@@ -125,7 +125,7 @@ PROPERTIES = [every_prefix, on_after_crashes, switched, stable, signatures]
 
 
 @pytest.mark.parametrize("wanted", PROPERTIES, ids=lambda wanted: wanted.__name__)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_every_request_of_any_session_is_accepted(wanted: object, data: st.DataObject) -> None:
     assert callable(wanted)
