@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from daemon.chain import Chain
@@ -16,14 +17,16 @@ from daemon.harness.session import Session
 from daemon.protocol import api
 from daemon.protocol.records import Status
 from daemon.provider import prices
-from daemon.statefile.errors import Damage, StateFileError
-from daemon.statefile.index import Note, Row
+from daemon.statefile.errors import AnewError, Damage, StateFileError
+from daemon.statefile.index import Note, Page, Row
 from daemon.statefile.interface import SessionLog, SessionStore
 
 KEPT: Final = 64  # idle sessions kept in memory
 BATCH: Final = 64  # files read in one go; the first ones are known before the last are read
 MAX_LINEAGE: Final = 1000  # copies of copies that are followed
 TRIES: Final = 3  # times a page is asked for while other programs change the files in it
+
+T = TypeVar("T")
 
 
 class Sessions:
@@ -51,6 +54,8 @@ class Sessions:
         self._touched: set[str] = set()
         self._notes: dict[str, Note] = {}  # for the index, not yet given to it
         self._writer: asyncio.Task[None] | None = None
+        self._catching: set[asyncio.Task[None]] = set()
+        self._one_catches = asyncio.Lock()
 
     async def get(self, id: str) -> Session:
         """The session, loaded where it was not. Raises NotFound, Unready, NoSpace."""
@@ -93,15 +98,7 @@ class Sessions:
         """At most `limit` sessions, newest updated first. Raises Malformed for an unknown `after`, Unready."""
         await self.looked.wait()
         with translated():
-            await self._catch_up()
-            newer: dict[str, api.Info] = {}
-            page = await self._index.page(status, limit, after, self._in_memory())
-            for _ in range(TRIES):
-                if not page.stale:
-                    break
-                read = await self._read(page.stale)
-                newer |= {id: row.info for id, row in read.items() if row is not None}
-                page = await self._index.page(status, limit, after, newer | self._in_memory())
+            page = await self._caught_up(lambda: self._page(status, limit, after))
         if page.infos is None:
             raise Malformed(f"after: there is no session {after}")
         return page.infos
@@ -110,8 +107,7 @@ class Sessions:
         """How many sessions are in each status. Raises Unready."""
         await self.looked.wait()
         with translated():
-            await self._catch_up()
-            return await self._index.tally(self._in_memory())
+            return await self._caught_up(lambda: self._index.tally(self._in_memory()))
 
     async def look(self, statuses: Collection[Status]) -> AsyncIterator[Iterable[str]]:
         """Look which files changed since the last run, and read those; gives the ids of all sessions in `statuses`.
@@ -119,9 +115,9 @@ class Sessions:
         First those that the index knows, then the others as they are read, those last written first.
         """
         with translated():
-            behind = await self._index.behind()
+            behind, waiting = await self._behind_and_waiting(statuses)
             changed = set(behind)
-            yield [id for id in await self._index.waiting(statuses) if id not in changed]
+            yield [id for id in waiting if id not in changed]
             for at in range(0, len(behind), BATCH):
                 read = await self._read(behind[at : at + BATCH])
                 yield [id for id, row in read.items() if row is not None and row.info.status in statuses]
@@ -163,8 +159,8 @@ class Sessions:
         """Tell the index what it does not know yet, and close it."""
         for session in list(self._loaded.values()):
             self._note(session)
-        while self._writer is not None:
-            await asyncio.wait({self._writer})
+        while tasks := [*self._catching, *([self._writer] if self._writer is not None else [])]:
+            await asyncio.wait(tasks)
         await self._index.close()
 
     def _at_hand(self, id: str) -> Session | None:
@@ -235,8 +231,48 @@ class Sessions:
         finally:
             self._writer = None
 
+    async def _behind_and_waiting(self, statuses: Collection[Status]) -> tuple[Sequence[str], Sequence[str]]:
+        for _ in range(TRIES):
+            behind = await self._index.behind()
+            with suppress(AnewError):
+                return behind, await self._index.waiting(statuses)
+        return await self._index.behind(), []  # all of them are read, whatever their status
+
+    async def _page(self, status: Status | None, limit: int, after: str) -> Page:
+        newer: dict[str, api.Info] = {}
+        page = await self._index.page(status, limit, after, self._in_memory())
+        for _ in range(TRIES):
+            if not page.stale:
+                break
+            read = await self._read(page.stale)
+            newer |= {id: row.info for id, row in read.items() if row is not None}
+            page = await self._index.page(status, limit, after, newer | self._in_memory())
+        return page
+
+    async def _caught_up(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What the index answers when it knows all there is. One that fails meanwhile is filled and asked again."""
+        for _ in range(TRIES):
+            await self._catch_up()
+            with suppress(AnewError):
+                return await ask()
+        await self._catch_up()
+        return await ask()
+
     async def _catch_up(self) -> None:
-        """Make the index know of every file, and of each touched session that memory does not describe."""
+        """Make the index know of every file, and of each touched session that memory does not describe.
+
+        It goes on when who asked does not wait for it: the index names what it lacks once.
+        """
+        task = asyncio.get_running_loop().create_task(self._catch(), name="catch up with the files")
+        self._catching.add(task)
+        task.add_done_callback(self._catching.discard)
+        await asyncio.shield(task)
+
+    async def _catch(self) -> None:
+        async with self._one_catches:  # a second one would take what the first still reads for known
+            await self._read_behind()
+
+    async def _read_behind(self) -> None:
         behind = await self._index.behind()
         for id in [id for id in self._touched if id in self._loaded]:
             if (session := self._at_hand(id)) is not None and not session.busy:

@@ -45,6 +45,10 @@ class ReopenError(NoSpaceError):
     """The disk did not confirm a write: this Log writes nothing more, the session has to be opened again."""
 
 
+class AnewError(StateFileError):
+    """The list of sessions was lost and is empty: ask what it does not know, and then again."""
+
+
 class LockedError(StateFileError):
     """Another daemon works on this data folder. `pid` is the holder's, 0 where it is not known."""
 

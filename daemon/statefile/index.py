@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 
 from daemon.protocol.api import Info
 from daemon.protocol.records import Spent, Status
-from daemon.statefile.errors import StateFileError
+from daemon.statefile.errors import AnewError, StateFileError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -113,8 +113,8 @@ class Index:
     other as they were made.
 
     `version` is the release: what another one wrote is not read. `cost` is called in that thread, for each session that
-    is given. A call on an index that fails is made again on the next one. All raise StateFileError when that does not
-    help, and once it is closed.
+    is given. A call on an index that fails is made again on the next one; what tells of many sessions raises AnewError
+    there until `behind` was asked. All raise StateFileError when that does not help, and once it is closed.
     """
 
     def __init__(
@@ -132,6 +132,7 @@ class Index:
         self._closed = False
         self._db: sqlite3.Connection | None = None
         self._failures = 0
+        self._anew = False  # it failed and is empty again, and nobody has asked what it does not know
         self._known: int | None = (
             None  # the folder's time of change when we looked; None: every file is looked at
         )
@@ -224,7 +225,7 @@ class Index:
         if self._failures == FAILURES:
             log.error("%s cannot be kept: until the next start the list is in memory", self._path)
         self._drop()
-        self._known, self._rest = None, 0.0
+        self._known, self._rest, self._anew = None, 0.0, True
         for end in BESIDE if self._path else ():
             with contextlib.suppress(OSError):
                 os.unlink(f"{self._path}{end}")
@@ -244,7 +245,12 @@ class Index:
         cost = time.thread_time() - start
         self._rest = time.monotonic() + (SHARE * cost if cost > CHEAP else 0)
         self._known = changed if time.time_ns() - changed > RACY else 0
+        self._anew = False
         return found
+
+    def _check_filled(self) -> None:
+        if self._anew:
+            raise AnewError("the list of sessions is made anew from their files")
 
     def _differing(self, db: sqlite3.Connection) -> list[str]:
         known = {id: (size, when) for id, size, when in db.execute("SELECT id, size, mtime_ns FROM sessions")}
@@ -292,11 +298,13 @@ class Index:
         return self._info(row[2])
 
     def _waiting(self, db: sqlite3.Connection, statuses: Collection[Status]) -> list[str]:
+        self._check_filled()
         places = ", ".join("?" * len(statuses))
         asked = f"SELECT id FROM sessions WHERE status IN ({places}) ORDER BY updated DESC, id DESC"  # noqa: S608 - question marks
         return [id for (id,) in db.execute(asked, tuple(statuses))]
 
     def _tally(self, db: sqlite3.Connection, newer: Mapping[str, Info]) -> Mapping[Status, int]:
+        self._check_filled()
         found: Counter[Status] = Counter(
             dict(db.execute("SELECT status, count(*) FROM sessions GROUP BY status"))
         )
@@ -309,6 +317,7 @@ class Index:
     def _page(
         self, db: sqlite3.Connection, status: Status | None, limit: int, after: str, newer: Mapping[str, Info]
     ) -> Page:
+        self._check_filled()
         before = ("\U0010ffff", "")
         if after:
             found = db.execute("SELECT updated FROM sessions WHERE id = ?", (after,)).fetchone()

@@ -202,6 +202,13 @@ async def test_an_index_that_breaks_while_the_daemon_runs_is_filled_again(
         index = b.harness._sessions._index
         await index._run(lambda db: db.execute("DROP TABLE sessions"))
         assert await listed(b) == folded(tmp_path)
+        await asyncio.to_thread(
+            os.utime, tmp_path / "sessions", ns=(0, 0)
+        )  # a folder that rests is not looked at
+        assert len(await b.harness.list()) == 5
+        await index._run(lambda db: db.execute("DROP TABLE sessions"))
+        assert await b.harness.tally() == {"closed": 5}
+        assert await listed(b) == folded(tmp_path)
 
 
 async def test_a_session_that_needs_a_step_is_stepped_at_the_start_whatever_the_index_says(

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from daemon.protocol.api import Info
 from daemon.protocol.records import Config, Status
-from daemon.statefile.errors import StateFileError
+from daemon.statefile.errors import AnewError, StateFileError
 from daemon.statefile.files import Files
 from daemon.statefile.index import FAILURES, FILE, Index, Note, Row
 
@@ -209,9 +209,11 @@ async def test_damage_that_shows_late_is_found_and_every_file_is_looked_at_again
         whole[at : at + 200] = bytes(200)
     again = Index(data, Files(data), VERSION)
     (data / FILE).write_bytes(whole)
-    page = await again.page(None, 100, "", {})
-    assert page.infos == []
+    for ask in (again.page(None, 100, "", {}), again.tally({}), again.waiting({"open"})):
+        with pytest.raises(AnewError):  # and not that there are none
+            await ask
     assert len(await again.behind()) == len(all_of_them)
+    assert (await again.page(None, 100, "", {})).infos == []
     await again.close()
 
 
@@ -241,6 +243,7 @@ async def test_an_index_that_cannot_be_kept_on_this_disk_is_kept_in_memory(
     (data / FILE).mkdir()
     index = Index(data, Files(data), VERSION)
     with caplog.at_level(logging.WARNING):
+        assert await index.behind() == []
         all_of_them = await fill(index, data, 3)
     assert await listed(index) == all_of_them
     assert sum("made anew" in record.message for record in caplog.records) == FAILURES
