@@ -18,6 +18,6 @@ class Queue:
 
     def place(self, session: Session) -> AbstractAsyncContextManager[None]:
         """A place for one step."""
-        if self._places is None or session.config.surface:
+        if self._places is None or session.surface:
             return nullcontext()
         return self._places

@@ -37,11 +37,11 @@ async def count(sessions: Sessions, census: Census) -> None:
     try:
         while page := await sessions.list(None, api.MAX_LIST, after):
             for info in page:
-                census.saw(info)
+                census.found(info)
             after = page[-1].id
     except HarnessError as error:
         log.error("the sessions cannot be counted; some are neither capped nor expired", why=str(error))
-    census.complete.set()
+    census.counted()
 
 
 async def _go_on(
@@ -52,7 +52,5 @@ async def _go_on(
     except HarnessError as error:
         log.error("session not resumed", session=id, why=str(error))
         return
-    origin, chain = session.origin, session.chain
-    untouched = origin is not None and chain.n < origin.n  # a copy waits for what it was made for
-    if session.damage is None and chain.status in needs_step and not untouched:
+    if session.damage is None and session.chain.status in needs_step and not session.untouched:
         kick(session)

@@ -66,6 +66,16 @@ class Session:
         return self.chain.config or Config(model="")
 
     @property
+    def surface(self) -> str:
+        """Of the API that it was made on, empty for the native one, where a copy is made of whatever source."""
+        return "" if self.origin is not None else self.config.surface
+
+    @property
+    def untouched(self) -> bool:
+        """A copy that waits for what it was made for."""
+        return self.origin is not None and self.chain.n < self.origin.n
+
+    @property
     def stepping(self) -> bool:
         return self.runner is not None
 

@@ -1,12 +1,12 @@
 """End for good what has been idle past its `limits.ttl`; never a session that is stepped or was just written to."""
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import structlog
 
 from daemon.harness.census import OVER, Census
-from daemon.harness.errors import HarnessError, NotFound, translated
+from daemon.harness.errors import HarnessError, NoSpace, NotFound, translated
 from daemon.harness.session import Session
 from daemon.harness.sessions import Sessions
 from daemon.protocol import records
@@ -18,11 +18,14 @@ log = structlog.get_logger()
 async def sweep(
     sessions: Sessions, census: Census, now: datetime, check: Callable[[Session], None], over: Callable[[Session], None]
 ) -> None:  # fmt: skip
-    """Expire what is idle. `check` raises where a session cannot be written, `over` is called for each that ended."""
+    """Expire what is idle. `check` raises where a session cannot be written, `over` is called for each that ended.
+
+    Where the disk is full the rest waits for the next time.
+    """
     for id in census.idle(now):
         try:
             session = await sessions.get(id)
-            if await _expire(session, now, check):
+            if session.damage is None and await _expire(session, now, check):
                 log.info("session expired", session=id, idle_for=session.config.limits.ttl)
                 over(session)
             census.saw(sessions.describe(session))
@@ -30,15 +33,17 @@ async def sweep(
             census.forget(id)
         except HarnessError as error:
             log.warning("session not expired", session=id, why=str(error))
+            if isinstance(error, NoSpace):
+                return
 
 
 async def _expire(session: Session, now: datetime, check: Callable[[Session], None]) -> bool:
     with translated():
         async with session.posting:
             updated, ttl = records.instant(session.chain.updated), session.config.limits.ttl
-            if session.stepping or session.chain.status in OVER or not ttl or updated is None:
+            if session.stepping or session.untouched or session.chain.status in OVER:
                 return False
-            if now - updated <= timedelta(seconds=ttl):
+            if not ttl or updated is None or (now - updated).total_seconds() <= ttl:
                 return False
             check(session)
             await session.append(draft("end", via="limits.ttl", reason="expired"))
