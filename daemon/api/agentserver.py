@@ -147,6 +147,7 @@ class AgentServer:
         """The place that it takes is held until its session is counted, also when its client is gone."""
         census = self._harness.census
         await census.complete.wait()
+        self._drain.check()
         if not census.take(wire.SURFACE, self._caps.sessions):
             why = f"there are {self._caps.sessions} sessions, which is the most; end one, or let one expire"
             raise Refusal(429, why, {"Retry-After": TRY_AGAIN})
@@ -190,7 +191,7 @@ class AgentServer:
             raise Malformed("input: it is blank; say something")
         via = caller.name or SAID
         stream: TurnStream | None = None
-        begun = self._inflight.begin(self._turns.begin(id, via, new.input), f"turn of {id}")
+        begun = self._inflight.begin(self._begin(id, via, new.input), f"turn of {id}")
         try:
             n = await asyncio.shield(begun)
             with ExitStack() as stack:
@@ -202,6 +203,11 @@ class AgentServer:
             told = stream is not None and stream.told_end
             if stop and not told and not caller.gone.is_set():
                 await self._inflight.run(self._stop(begun, id, via), f"stop of {id}")
+
+    async def _begin(self, id: str, via: str, text: str) -> int:
+        """Nothing is awaited between the look at the drain and the count that it waits for."""
+        self._drain.check()
+        return await self._turns.begin(id, via, text)
 
     async def events(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         id = parameters.SESSION.of(request)
@@ -232,6 +238,7 @@ class AgentServer:
             self._limits,
             self._harness,
             log,
+            info,
             stack.enter_context(self._harness.live(id)) if parameters.DELTAS.of(request) else None,
             cursor,
             agent.warnings if (agent := self._harness.agents.get(info.config.agent)) else (),
@@ -241,7 +248,9 @@ class AgentServer:
     async def _stop(self, begun: asyncio.Task[int], id: str, via: str) -> None:
         """The client went away, and asked that the turn goes with it."""
         await asyncio.wait({begun})
-        if not begun.cancelled() and begun.exception() is None:
+        if begun.cancelled() or begun.exception() is not None:
+            return
+        if self._turns.goes_on(id, begun.result()):  # and it is no later one of somebody else's
             with suppress(HarnessError):  # it has ended by itself
                 await self._harness.stop(id, via)
 

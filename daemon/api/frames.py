@@ -59,13 +59,26 @@ class Frames:
             case _:
                 return b""
 
-    def left(self, now: str) -> bytes:
-        """What is said before the end of a stream whose turn goes on."""
+    def passed(self, last: Record) -> None:
+        """Let `last` say how the turn stands, as the fold would: the record before the stream that does."""
+        self._data(last)
+        self._steps -= last.kind == "step"
+
+    def left(self, info: api.Info, now: str) -> bytes:
+        """The end of a stream whose turn goes on. Without a number: records may have come that it does not tell."""
         where = "the turn goes on, and this stream ends; follow it with Last-Event-ID at its events"
-        return self._event(wire.Warned("detached", where), now)
+        return self._event(wire.Warned("detached", where), now) + self._event(
+            wire.SessionEnded("cancelled", info.usage), now
+        )
+
+    def lost(self, info: api.Info, why: str, code: str, now: str) -> bytes:
+        """The end of a stream whose turn can neither go on nor be told; nor has this a number."""
+        return self._event(wire.Failed(why, code), now) + self._event(
+            wire.SessionEnded("error", info.usage), now
+        )
 
     def ended(self, info: api.Info, reason: Reason | None = None) -> bytes:
-        """The last frame of every stream. `reason`: where the records do not say it."""
+        """The last frame of a stream that told its turn whole. `reason`: where the records do not say it."""
         last = wire.SessionEnded(reason or self.reason, info.usage)
         held, self._held = self._held, []
         late = b"".join(

@@ -27,6 +27,7 @@ class Turns:
         self._harness = harness
         self._most = most
         self._running = 0
+        self._current: dict[str, int] = {}  # the record that began each
         self._tasks: set[asyncio.Task[None]] = set()
         self._none = asyncio.Event()
         self._none.set()
@@ -52,21 +53,28 @@ class Turns:
         except BaseException:
             self._ended()
             raise
-        task = asyncio.create_task(self._follow(id), name=f"turn of {id}")  # noqa: TID251 - owned by this object
+        self._current[id] = n
+        task = asyncio.create_task(self._follow(id, n), name=f"turn of {id}")  # noqa: TID251 - owned by this object
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return n
+
+    def goes_on(self, id: str, n: int) -> bool:
+        """Whether the session's turn is still the one that record `n` began."""
+        return self._current.get(id) == n
 
     async def over(self) -> None:
         """Return once no turn is running."""
         await self._none.wait()
 
-    async def _follow(self, id: str) -> None:
+    async def _follow(self, id: str, n: int) -> None:
         try:
             await self._harness.rested(id)
         except HarnessError as error:
             log.warning("a turn's end was not seen", session=id, why=str(error))
         finally:
+            if self.goes_on(id, n):
+                del self._current[id]
             self._ended()
 
     def _ended(self) -> None:

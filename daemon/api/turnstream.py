@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from daemon.statefile.errors import StateFileError
 BATCH: Final = 256  # records read in one go
 BYTES: Final = 1 << 20  # of them, unless one alone is more
 STEP: Final = b'"kind":"step"'
+SAYING: Final = frozenset({"message", "step", "error", "end"})  # how a turn stands
 QUEUE: Final = 64
 SOON: Final = 0.2  # seconds until a session that nobody steps yet is looked at again
 RESTING: Final[dict[str, Reason | None]] = {  # what a session rests as, and what that says of its turn
@@ -29,6 +31,12 @@ RESTING: Final[dict[str, Reason | None]] = {  # what a session rests as, and wha
     "expired": "cancelled",
     "damaged": "error",
 }
+WAITING: Final = frozenset({"open", "interrupted"})  # for a step
+
+UNTAKEN: Final = (
+    "nobody steps this session any more, since what came next could not be recorded: make room in the data folder, "
+    "then retry it"
+)
 
 log_line = structlog.get_logger("daemon.api")
 
@@ -43,6 +51,7 @@ class TurnStream(Stream):
         limits: Limits,
         harness: Harness,
         log: Log,
+        info: api.Info,
         live: Live | None,
         cursor: int,
         warnings: Sequence[str],
@@ -51,11 +60,13 @@ class TurnStream(Stream):
         super().__init__(request, caller, limits, {"session": log.id})
         self._harness = harness
         self._log = log
+        self._info = info
         self._live = live
         self._cursor = cursor
         self._warnings = warnings
         self._traceparent = traceparent
         self._frames: Frames | None = None
+        self._stuck = False
         self._pieces: asyncio.Queue[bytes] = asyncio.Queue(QUEUE)
         self.told_end = False
 
@@ -65,14 +76,14 @@ class TurnStream(Stream):
         return [self._watch_records(), self._watch_rest(), *live]
 
     async def write(self) -> None:
-        if self._frames is None:
-            self._frames = await self._begin()
-            info = await self._harness.info(self._log.id)
-            await self.send(self._frames.started(info, self._warnings))
-        pieces = [self._pieces.get_nowait() for _ in range(self._pieces.qsize())]
-        if pieces:
-            await self.send(b"".join(pieces))
         try:
+            if self._frames is None:
+                frames = await self._begin()
+                await self.send(frames.started(self._info, self._warnings))
+                self._frames = frames
+            pieces = [self._pieces.get_nowait() for _ in range(self._pieces.qsize())]
+            if pieces:
+                await self.send(b"".join(pieces))
             await self._write_records(self._frames)
             await self._write_end(self._frames)
         except (StateFileError, HarnessError) as error:
@@ -81,23 +92,32 @@ class TurnStream(Stream):
 
     async def last(self) -> None:
         """The end of a stream whose turn goes on without it."""
-        if self.told_end or self._frames is None:
+        if self.told_end:
             return
-        try:
-            info = await self._harness.info(self._log.id)
-        except HarnessError:
-            return
+        begun = b""
+        if (frames := self._frames) is None:
+            frames = Frames(self._log.id, traceparent=self._traceparent)
+            begun = frames.started(self._info, self._warnings)
+        with suppress(HarnessError):
+            self._info = await self._harness.info(self._log.id)
         self.told_end = True
-        await self.send(self._frames.left(_now()) + self._frames.ended(info, "cancelled"))
+        await self.send(begun + frames.left(self._info, _now()))
 
     async def _begin(self) -> Frames:
         """The fold as it stands at the cursor."""
-        steps, seen = 0, ""
-        if self._cursor:
-            lines = await self._log.headers(0, self._cursor)
-            steps = lines.count(STEP)
-            seen = records.parse_header(lines[lines.rfind(b"\n", 0, -1) + 1 : -1]).step
-        return Frames(self._log.id, steps, seen, self._traceparent)
+        if not self._cursor:
+            return Frames(self._log.id, traceparent=self._traceparent)
+        lines = await self._log.headers(0, self._cursor)
+        last = _header(lines, len(lines))
+        frames = Frames(self._log.id, lines.count(STEP), last.step, self._traceparent)
+        end = len(lines)
+        while end and last.kind not in SAYING:
+            end = lines.rfind(b"\n", 0, end - 1) + 1
+            last = _header(lines, end) if end else last
+        if end:
+            for record in await self._log.read(last.n, last.n):
+                frames.passed(record)
+        return frames
 
     async def _write_records(self, frames: Frames) -> None:
         while (tip := self._log.durable_n) > self._cursor:
@@ -108,16 +128,22 @@ class TurnStream(Stream):
                     break
                 count //= 2
             found = await self._log.read(self._cursor + 1, self._cursor + count)
+            if not found:
+                return  # it was cut off meanwhile: who watches the records says why
             self._cursor += len(found)
             if told := frames.of(found):
                 await self.send(told)
 
     async def _write_end(self, frames: Frames) -> None:
-        info = await self._harness.info(self._log.id)
-        if not rests(info) or info.n > self._cursor:
+        self._info = info = await self._harness.info(self._log.id)
+        if info.n > self._cursor:
             return
-        self.told_end = self.over = True
-        await self.send(frames.ended(info, RESTING.get(info.status)))
+        if rests(info):
+            self.told_end = self.over = True
+            await self.send(frames.ended(info, RESTING.get(info.status)))
+        elif self._stuck and info.status in WAITING:
+            self.told_end = self.over = True
+            await self.send(frames.lost(info, UNTAKEN, "no_space", _now()))
 
     async def _watch_records(self) -> None:
         seen = self._log.durable_n
@@ -132,12 +158,21 @@ class TurnStream(Stream):
             self.woken.set()
 
     async def _watch_rest(self) -> None:
-        """Wake the stream each time the session rests; it is the stream that looks whether that is the end."""
+        """Wake the stream each time the session rests; it is the stream that looks whether that is the end.
+
+        One that waits for a step is stepped at once, or as soon as a start comes to it; where nobody does, it is stuck.
+        """
+        n = -1
         while not self.over:
             try:
                 await self._harness.rested(self._log.id)
+                info = await self._harness.info(self._log.id)
             except HarnessError:
                 self.over = True
+                self.woken.set()
+                return
+            self._stuck = self._harness.resumed and info.status in WAITING and info.n == n
+            n = info.n if self._harness.resumed else -1
             self.woken.set()
             await asyncio.sleep(SOON)
 
@@ -153,7 +188,12 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def _header(lines: bytes, end: int) -> records.Header:
+    """Of the line that ends at `end`."""
+    return records.parse_header(lines[lines.rfind(b"\n", 0, end - 1) + 1 : end - 1])
+
+
 def rests(info: api.Info) -> bool:
     """Whether nothing of this session is under way, nor will be before somebody says something."""
     waits = info.from_ is not None and info.n < info.from_.n  # a copy, for what it was made for
-    return info.status in RESTING or (waits and info.status in ("open", "interrupted"))
+    return info.status in RESTING or (waits and info.status in WAITING)

@@ -93,6 +93,7 @@ class Harness:
         self._clock = clock
         self._started = clock()
         self.ready = False
+        self.resumed = False  # every session that needed a step at the start has been kicked
 
     async def create(self, create: api.Create, surface: str = "") -> str:
         """Make a session and return its id. `surface`: of the API it is made on. Raises Invalid, NotFound (of `from`),
@@ -287,11 +288,14 @@ class Harness:
         Returns when all are kicked, or when PATIENCE is over; it then goes on beside what else is done.
         """
         await self._environments.start()
-        look = resuming.look(self._sessions, NEEDS_STEP, self._kick, self._serve)
-        looking = self._group.create_task(look, name="look at the sessions")
+        looking = self._group.create_task(self._look(), name="look at the sessions")
         self._group.create_task(resuming.count(self._sessions, self.census), name="count the sessions")
         await asyncio.wait({looking}, timeout=PATIENCE)
         self._sessions.looked.set()
+
+    async def _look(self) -> None:
+        await resuming.look(self._sessions, NEEDS_STEP, self._kick, self._serve)
+        self.resumed = True
 
     def _serve(self) -> None:
         self.ready = True

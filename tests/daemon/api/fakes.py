@@ -101,6 +101,7 @@ class FakeHarness:
 
     def __init__(self) -> None:
         self.ready = True
+        self.resumed = True
         self.logs: dict[str, MemoryLog] = {}
         self.created: list[api.Create] = []
         self.posts: dict[tuple[str, str], tuple[list[api.Part], int]] = {}
