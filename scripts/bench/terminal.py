@@ -207,9 +207,10 @@ def _cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def waited(pid: int) -> float:
-    """Seconds that the main thread of a process was ready to run and got no processor, since it began."""
-    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
+def scheduled(pid: int) -> tuple[float, float]:
+    """Seconds that the main thread of a process ran, and was ready to run and got no processor, since it began."""
+    used, waited, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()
+    return int(used) / 1e9, int(waited) / 1e9
 
 
 class Terminal:
@@ -253,9 +254,10 @@ class Terminal:
 
 
 class Echo(msgspec.Struct, frozen=True):
-    """Seconds of a key until its echo stood on the terminal, and those in which the app waited for a processor."""
+    """Seconds of a key until its echo stood on the terminal; of these, those that the app ran, and waited to run."""
 
     seconds: float
+    used: float
     waited: float
 
 
@@ -273,10 +275,11 @@ def measured(what: str, load: str, count: int, seconds: float) -> tuple[dict[str
             end = time.perf_counter() + seconds - 1
             while time.perf_counter() < end:
                 key = keys[len(echoes) % len(keys)]
-                before, start = waited(terminal.process.pid), time.perf_counter()
+                before, start = scheduled(terminal.process.pid), time.perf_counter()
                 terminal.press(key)
                 taken = terminal.until(f"echo={len(echoes) + 1}".encode()) - start
-                echoes.append(Echo(taken, waited(terminal.process.pid) - before))
+                after = scheduled(terminal.process.pid)
+                echoes.append(Echo(taken, after[0] - before[0], after[1] - before[1]))
                 time.sleep(0.07)
         terminal.until(b"done")
         terminal.press("q")
@@ -313,7 +316,9 @@ def main() -> None:
         print(
             f"1,000 records/s, {name}: key echo {common.ms([echo.seconds for echo in echoes])} of {len(echoes)} "
             f"(aim: p95 under 30), without the waits for a processor "
-            f"{common.ms([max(0.0, echo.seconds - echo.waited) for echo in echoes])}, CPU {found['cpu']:.0%}",
+            f"{common.ms([max(0.0, echo.seconds - echo.waited) for echo in echoes])}, of CPU "
+            f"{common.ms([echo.used for echo in echoes])}; CPU {found['cpu']:.0%}, "
+            f"{found['cpu'] * 1000:.0f} ms of it per 1,000 records",
             flush=True,
         )
     for what, name in NAMES.items():

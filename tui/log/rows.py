@@ -9,10 +9,12 @@ from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.reactive import var
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
+from tui.log.bar import Bar
 from tui.log.pane import Pane
 from tui.log.text import EMPTY, Row, joined, width
 
@@ -128,6 +130,16 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         self._syncing = False
 
     # What is painted.
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        """The bar, made where there is none yet."""
+        if self._vertical_scrollbar is None:
+            bar = Bar(vertical=True, name="vertical", thickness=self.scrollbar_size_vertical)
+            self._vertical_scrollbar = bar
+            bar.display = False
+            self.app._start_widget(self, bar)
+        return self._vertical_scrollbar
 
     def sync(self) -> None:
         """Bring the screen up to the pane: scroll bar, and the lines that are others than before."""

@@ -1,5 +1,10 @@
+from collections.abc import Sequence
+
 import pytest
 from textual.events import MouseScrollUp
+from textual.geometry import Region
+from textual.scrollbar import ScrollBar
+from textual.strip import Strip
 
 from daemon.client import Back, Lost
 from daemon.protocol.api import Delta, Restart, RetryEvent
@@ -196,6 +201,31 @@ async def test_an_image_is_opened_outside_by_the_screen() -> None:
         await host.press("v")
         await host.until(lambda: host.heard(Picture))
         assert (host.heard(Picture)[0].n, host.heard(Picture)[0].media) == (16, "image/png")
+
+
+def seen(strips: Sequence[Strip]) -> list[list[tuple[object, ...]]]:
+    return [
+        [
+            (part.text, part.style.color, part.style.bgcolor, bool(part.style.reverse), part.style.meta)
+            for part in strip
+            if part.style
+        ]
+        for strip in strips
+    ]
+
+
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "ansi-dark"])
+async def test_the_scroll_bar_is_painted_as_textual_does(theme: str) -> None:
+    async with hosted(long(300)) as host:
+        host.app.theme = theme
+        bar = host.log._rows.vertical_scrollbar
+        whole = Region(0, 0, 1, bar.size.height)
+        for y in (0, 1, 7, 100, 501, 10_000):
+            host.pane.jump(y)
+            host.log._rows.moved()
+            await host.pilot.pause()
+            assert seen(bar.render_lines(whole)) == seen(ScrollBar.render_lines(bar, whole))
+        assert seen(bar.render_lines(Region(0, 3, 1, 2))) == seen(bar.render_lines(whole))[3:5]
 
 
 async def test_f_forks_before_a_message_and_after_the_step_of_any_other_record() -> None:
