@@ -9,7 +9,7 @@ import msgspec
 
 from daemon.api.parameters import Parameter
 from daemon.api.routes import Content, Route
-from daemon.protocol import api
+from daemon.protocol import api, events
 
 Json = dict[str, Any]
 
@@ -107,11 +107,26 @@ def _operation(route: Route, schema_of: Json) -> Json:
 
 
 def _content(content: Content, schema_of: Json) -> Json:
+    if events.MEDIA_TYPE in content.media:
+        return {events.MEDIA_TYPE: {"schema": _event(content, schema_of)}}
     if content.type is None:
         schema: Json = {"type": "string", "description": content.what}
     else:
         schema = schema_of[repr(content.type)]
     return {media: {"schema": schema} for media in content.media}
+
+
+def _event(content: Content, schema_of: Json) -> Json:
+    """One event of a stream, each of its fields as it is sent."""
+    data: Json = {"type": "string", "contentMediaType": "application/json"}
+    if content.parts:
+        data["contentSchema"] = schema_of[repr(content.parts[0])]
+    return {
+        "type": "object",
+        "description": content.what,
+        "properties": {"id": {"type": "string"}, "event": {"type": "string"}, "data": data},
+        "required": ["event", "data"],
+    }
 
 
 def _parameter(parameter: Parameter) -> Json:

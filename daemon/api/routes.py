@@ -19,7 +19,8 @@ Handler = Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]
 
 
 class Content(Struct, frozen=True):
-    """A body: JSON of `type`, or bytes that `what` tells about; `parts`: types of the JSON that is in those.
+    """A body: JSON of `type`, or bytes that `what` tells about; `parts`: types of the JSON that is in
+    those, of events first what each one's data is.
 
     `needed`: of a request, that it has one.
     """

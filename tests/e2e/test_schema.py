@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from daemon.client import Client
-from daemon.protocol import api
+from daemon.protocol import agentserver, api
 from daemon.protocol.dialing import LOCAL
 from tests.running import Place, place
 
@@ -53,6 +53,7 @@ spec:
   inputs: {how: {default: please}}
 """
 ENDING = ("POST /sessions/{id}/end", "DELETE /v1/sessions/{id}")
+TURNS = 30  # each is one, to its end
 EXAMPLES = 150  # of each operation, right ones and wrong ones
 
 
@@ -109,7 +110,7 @@ def ask(target: Target, operation: Operation, mode: schemathesis.GenerationMode)
     known = target.sessions[-1:] if operation.label in ENDING else target.sessions  # the others live on
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=EXAMPLES if operation.path != agentserver.TURNS else TURNS,
         deadline=None,
         database=None,
         phases=[Phase.generate, Phase.shrink],
