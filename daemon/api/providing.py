@@ -38,7 +38,6 @@ class Providing:
                 role="admin",
                 body=Content(api.Scan),
                 answer=json(tuple[api.Found, ...], what="Those that answered, by port; nothing is set up."),
-                refusals=(422,),
             ),
         ]
 
