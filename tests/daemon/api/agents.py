@@ -12,6 +12,7 @@ from daemon.api.agentserver import Caps
 from daemon.api.gate import Gate
 from daemon.api.keys import Keys
 from daemon.api.server import Served
+from daemon.api.stream import Limits
 from daemon.definition.agent import parse
 from daemon.statefile.interface import SessionStore
 from daemon.statefile.memory import MemoryStore
@@ -119,17 +120,25 @@ async def server(
     store: SessionStore | None = None,
     caps: Caps | None = None,
     agents: str = AGENT,
+    limits: Limits | None = None,
     **more: Any,
 ) -> AsyncIterator[Server]:
     """A server on the socket at `path`; leaving it is shutting down. `more`: what else the harness is made with."""
-    agent = parse(agents.encode(), "greeter.yaml")
+    agent = parse(agents.encode(), "agent.yaml")
     kept = store or MemoryStore(path.parent)
     keys = Keys(Path("/nowhere/keys.toml"))
     gate = Gate(keys)
     async with (
         bench(kept, provider, pool or FakePool("local"), agents={agent.name: agent}, **more) as b,
         serve(
-            b.harness, socket=path, caps=caps or Caps(), counts=b.counts, finish=1.0, keys=keys, gate=gate
+            b.harness,
+            socket=path,
+            caps=caps or Caps(),
+            limits=limits,
+            counts=b.counts,
+            finish=1.0,
+            keys=keys,
+            gate=gate,
         ) as served,
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as http,
     ):

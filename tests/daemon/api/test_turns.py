@@ -1,0 +1,381 @@
+"""Turns under clients that come at once, go away, stop reading and send what they like, on disks that are full."""
+
+import asyncio
+import errno
+import io
+import json
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from daemon.api.agentserver import Caps
+from daemon.api.stream import Limits
+from daemon.provider.base import ProviderError
+from daemon.statefile.store import Store
+from tests.daemon.api.agents import V1, Server, server, settled
+from tests.daemon.harness.doubles import FakeProvider, run, says, text
+from tests.daemon.statefile.fakes import Disk
+
+JSON = {"Content-Type": "application/json"}
+
+
+async def raw(path: Path, where: str, body: bytes, length: int) -> asyncio.StreamWriter:
+    """A connection that has sent this much of a POST's body, and reads little."""
+    _, writer = await asyncio.open_unix_connection(str(path), limit=1024)
+    head = f"POST {where} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Content-Length: {length}\r\n\r\n".encode() + body)
+    await writer.drain()
+    return writer
+
+
+async def ended(*names: str) -> None:
+    """Until no task of such a name is left."""
+    while left := [task for task in asyncio.all_tasks() if task.get_name().startswith(names)]:
+        await asyncio.wait(left)
+
+
+async def idle(s: Server) -> None:
+    """Until no turn is under way, nor what a client that went had asked for."""
+    await s.served.drain.turns.over()
+    await ended("turn of", "stop of")
+
+
+async def test_of_two_turns_posted_at_once_one_is_taken(path: Path) -> None:
+    hold = asyncio.Event()
+    async with server(path, FakeProvider([hold, *says(text("one"))])) as s:
+        id = await s.create()
+
+        async def post(k: int) -> int:
+            async with s.turn(id, f"from {k}") as frames:
+                if frames.status == 200:
+                    await frames.until("message")
+                    taken.set()
+                    await frames.rest()
+                return frames.status
+
+        taken = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            posts = [group.create_task(post(k)) for k in range(8)]
+            await taken.wait()
+            while sum(one.done() for one in posts) < 7:
+                await asyncio.wait([one for one in posts if not one.done()], return_when="FIRST_COMPLETED")
+            hold.set()
+        assert sorted(one.result() for one in posts) == [200, *[409] * 7]
+        assert len(await s.b.bodies(id, "message")) == 1
+        await settled(s, id)
+        assert s.served.drain.turns.running == 0
+
+
+@pytest.mark.parametrize("query", ["", "?on_disconnect=stop"])
+async def test_a_client_that_goes_before_its_body_is_whole_posted_nothing(path: Path, query: str) -> None:
+    async with server(path, FakeProvider()) as s:
+        id = await s.create()
+        writer = await raw(path, f"{V1}/{id}/turns{query}", b'{"input": ', 20)
+        writer.close()
+        await writer.wait_closed()
+        assert (await s.call("GET", f"{V1}/{id}"))[0] == 200
+        await idle(s)
+        assert await s.b.bodies(id, "message") == []
+        assert s.served.drain.turns.running == 0
+
+
+@pytest.mark.parametrize(("query", "left"), [("", "text"), ("?on_disconnect=stop", "error")])
+async def test_a_client_that_goes_before_the_first_byte_had_its_turn_taken_or_stopped(
+    path: Path, query: str, left: str
+) -> None:
+    hold, disk = asyncio.Event(), Disk()
+    store = Store(path.parent / "d", sync=disk)
+    async with server(path, FakeProvider([hold, *says(text("done"))]), store=store) as s:
+        id = await s.create()
+        begun = disk.hold()
+        body = b'{"input": "x"}'
+        writer = await raw(path, f"{V1}/{id}/turns{query}", body, len(body))
+        await asyncio.wait_for(begun.wait(), 30)  # it is accepted, and not yet durable
+        assert s.served.drain.turns.running == 1
+        writer.close()
+        await writer.wait_closed()
+        disk.let_go()
+        if not query:
+            hold.set()
+        await idle(s)
+        assert (await s.b.kinds(id))[-2:][0 if left == "text" else 1] == left
+        assert s.served.drain.turns.running == 0
+
+
+async def test_a_stop_at_a_disconnect_is_not_for_somebody_elses_turn(path: Path) -> None:
+    first, second = asyncio.Event(), asyncio.Event()
+    provider = FakeProvider([first, *says(text("one"))], [second, *says(text("two"))])
+    async with server(path, provider) as s:
+        id = await s.create()
+        turns = s.served.drain.turns
+        n = await turns.begin(id, "a", "one")
+        assert turns.goes_on(id, n)
+        first.set()
+        await settled(s, id)
+        later = await turns.begin(id, "b", "two")
+        assert (turns.goes_on(id, n), turns.goes_on(id, later)) == (False, True)
+        second.set()
+        await settled(s, id)
+        assert not turns.goes_on(id, later)
+
+
+async def test_a_stream_that_left_its_turn_has_no_number_at_its_end(path: Path) -> None:
+    first, second = asyncio.Event(), asyncio.Event()
+    script = [text("I look"), first, *says(run("c", "x", "local"))]
+    async with server(path, FakeProvider(script, [second, *says(text("done"))])) as s:
+        id = await s.create()
+        async with s.turn(id) as frames:
+            begun = await frames.until("message")
+            log = await s.b.harness.log(id)
+            await log.wait(5)  # what it said so far is a record, and no frame yet
+            s.gate.close()
+            left = await frames.rest()
+        assert [(n, type) for n, type, _ in left] == [(0, "warning"), (0, "session.ended")]
+        first.set()
+        second.set()
+        await settled(s, id)
+        s.gate._closed = False
+        s.gate._local.gone.clear()
+        async with s.events(id) as frames:
+            whole = await frames.rest()
+        async with s.events(id, begun[-1][0]) as frames:
+            rest = await frames.rest()
+        assert [frame for frame in (*begun, *rest) if frame[0]] == [frame for frame in whole if frame[0]]
+
+
+@pytest.mark.parametrize("how", ["error", "cancelled"])
+async def test_a_turn_that_failed_is_told_as_failed_from_any_number_on(path: Path, how: str) -> None:
+    script: list[Any] = [ProviderError("no such model", status=404)] if how == "error" else [asyncio.Event()]
+    async with server(path, FakeProvider(says(text("one")), script)) as s:
+        id = await s.create()
+        await s.told(id)
+        await settled(s, id)
+        async with s.turn(id, query="" if how == "error" else "?on_disconnect=stop") as frames:
+            await frames.until("message")
+        await settled(s, id)
+        tip = (await s.b.harness.info(id)).n
+        for n in range(tip - 1, tip + 1):
+            async with s.events(id, n) as frames:
+                assert (await frames.rest())[-1][2]["reason"] == how
+        async with s.events(id, 7) as frames:  # within the first turn
+            assert [type for _, type, _ in await frames.rest()][-2:] == ["error", "session.ended"]
+
+
+async def test_a_turn_that_cannot_be_recorded_any_more_is_an_error_and_not_silence(path: Path) -> None:
+    hold, disk = asyncio.Event(), Disk()
+    store = Store(path.parent / "d", sync=disk)
+    async with server(path, FakeProvider([hold, *says(text("x"))]), store=store) as s:
+        id = await s.create()
+        async with s.turn(id) as frames:
+            await frames.until("message")
+            disk.error = OSError(errno.ENOSPC, "No space left on device")
+            hold.set()
+            assert [type for _, type, _ in await frames.rest()][-1] == "session.ended"
+        await idle(s)
+        assert (await s.call("GET", f"{V1}/{id}/events"))[0] == 507
+        disk.error = None  # there is room again, and nobody has said that it shall go on
+        async with s.events(id) as frames:
+            error, end = (await frames.rest())[-2:]
+        assert (error[1], error[2]["kind"], end[1], end[2]["reason"]) == (
+            "error",
+            "no_space",
+            "session.ended",
+            "error",
+        )
+        s.b.provider.answers.append(says(text("after all")))
+        assert (await s.told(id, "again"))[-1][2]["reason"] == "completed"
+
+
+async def test_what_a_full_disk_refuses_is_507_and_takes_no_place(path: Path) -> None:
+    disk = Disk()
+    store = Store(path.parent / "d", sync=disk)
+    provider = FakeProvider(*[says(text("x")) for _ in range(5)])  # some of it asked for and lost
+    async with server(path, provider, store=store, caps=Caps(sessions=1, turns=1)) as s:
+        id = await s.create()
+        disk.error = OSError(errno.ENOSPC, "No space left on device")
+        for _ in range(3):
+            assert (await s.call("POST", f"{V1}/{id}/turns", {"input": "x"}))[0] == 507
+            assert s.served.drain.turns.running == 0
+        disk.error = None
+        await s.b.harness.end(id, "me")
+        folder = path.parent / "d/sessions"
+        await asyncio.to_thread(folder.rename, path.parent / "away")
+        await asyncio.to_thread(folder.write_text, "")
+        for _ in range(3):
+            assert (await s.call("POST", V1))[0] == 507
+        assert s.b.harness.census.count("v1") == 0
+        await asyncio.to_thread(folder.unlink)
+        await asyncio.to_thread((path.parent / "away").rename, folder)
+        assert (await s.told(await s.create()))[-1][2]["reason"] == "completed"
+        assert (await s.call("POST", V1))[0] == 429
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("body", "statuses"),
+    [
+        (b'{"input": "\\ud800"}', {400, 422}),
+        (b'{"input": "\xff"}', {400}),
+        (b'{"input": 5}', {422}),
+        (b'{"input": ["a"]}', {422}),
+        (b'{"input": "x", "agent": "y"}', {422}),
+        (b'"x"', {422}),
+        (f'{{"input": {DEEP}}}'.encode(), {400, 422}),
+        (b'{"input": "' + b"x" * (1 << 20) + b'"}', {413}),
+        (b"\x00", {400}),
+    ],
+    ids=range(9),
+)
+async def test_a_turns_bad_body_is_refused_and_takes_no_place(
+    path: Path, body: bytes, statuses: set[int]
+) -> None:
+    async with server(path, FakeProvider()) as s:
+        id = await s.create()
+        async with s.http.post(f"http://x{V1}/{id}/turns", data=io.BytesIO(body), headers=JSON) as answer:
+            assert answer.status in statuses, await answer.text()
+            assert json.loads(await answer.text())["error"]["message"]
+        assert s.served.drain.turns.running == 0
+        assert await s.b.bodies(id, "message") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "statuses"),
+    [
+        (b'{"inputs": {"who": "\\ud800"}}', {400, 422}),
+        (b'{"inputs": {"who": "\xff"}}', {400}),
+        (b'{"inputs": {"\\ud800": "x"}}', {400, 422}),
+        (b'{"inputs": {"who": ' + b"1" * 5000 + b"}}", {400, 422}),
+        (b'{"inputs": {"who": 1e999}}', {400, 422}),
+        (f'{{"inputs": {{"who": {DEEP}}}}}'.encode(), {400, 422}),
+        (b'{"inputs": {"who": "' + b"x" * (1 << 20) + b'"}}', {413}),
+        (b'{"inputs": null}', {422}),
+        (b'{"agent": "\\u0000"}', {422}),
+        (b'{"inputs": {"who": "a\\u0000b"}}', {201}),
+        (b'{"inputs": {"who": "' + b"x" * ((1 << 20) - 100) + b'"}}', {201}),
+    ],
+    ids=range(11),
+)
+async def test_a_creates_odd_body_is_made_or_refused_and_never_fails(
+    path: Path, body: bytes, statuses: set[int]
+) -> None:
+    async with server(path, FakeProvider()) as s:
+        async with s.http.post(f"http://x{V1}", data=io.BytesIO(body), headers=JSON) as answer:
+            assert answer.status in statuses, (await answer.text())[:500]
+            made = answer.status == 201
+        assert s.b.harness.census.count("v1") == made
+
+
+async def test_a_number_of_any_size_is_taken_as_an_input(path: Path) -> None:
+    agents = "apiVersion: agent-controller.dev/v1alpha1\nkind: Agent\nmetadata: {name: n}\n"
+    agents += "spec: {task: 'Count to ${inputs.n}.', tools: [], inputs: {n: {type: number}}}\n"
+    async with server(path, FakeProvider(), agents=agents) as s:
+        for number in ("9" * 400, "9" * 5000, "1e300", "-0.5"):
+            body = f'{{"inputs": {{"n": {number}}}}}'.encode()
+            async with s.http.post(f"http://x{V1}", data=io.BytesIO(body), headers=JSON) as answer:
+                assert answer.status in (201, 400, 422), await answer.text()
+
+
+@pytest.mark.parametrize("cursor", ["-1", "x", "9" * 30, "1.0", "", " ", "٣", "99"])
+async def test_a_cursor_that_is_none_is_400(path: Path, cursor: str) -> None:
+    async with server(path, FakeProvider()) as s:
+        id = await s.create()
+        url = f"http://x{V1}/{id}/events"
+        async with s.http.get(url, params={"after": cursor}) as answer:
+            assert answer.status == 400
+        if cursor.isascii():
+            async with s.http.get(url, headers={"Last-Event-ID": cursor}) as answer:
+                assert answer.status == 400
+
+
+async def test_two_hundred_streams_on_one_turn_all_tell_it_whole(path: Path) -> None:
+    hold = asyncio.Event()
+    async with server(path, FakeProvider([hold, *says(text("x"))])) as s:
+        id = await s.create()
+        connector = aiohttp.UnixConnector(str(path), limit=0)
+        async with aiohttp.ClientSession(connector=connector) as s.http, AsyncExitStack() as stack:
+            first = await stack.enter_async_context(s.turn(id))
+            others = [await stack.enter_async_context(s.events(id)) for _ in range(200)]
+            for frames in others:
+                await frames.until("message")
+            assert s.served.drain.turns.running == 1
+            hold.set()
+            told = await first.rest()
+            for frames in others:
+                rest = await frames.rest()
+                assert rest[-1] == told[-1]
+        assert s.b.counts.readers["session"] == 0
+
+
+async def test_a_reader_that_takes_nothing_is_dropped_and_the_turn_goes_on(path: Path) -> None:
+    big = "x" * (4 << 20)
+    hold = asyncio.Event()
+    provider = FakeProvider(says(text(big), run("c", "y", "local")), [hold, *says(text("done"))])
+    async with server(path, provider, limits=Limits(slow=0.2)) as s:
+        id = await s.create()
+        body = b'{"input": "x"}'
+        writer = await raw(path, f"{V1}/{id}/turns", body, len(body))
+        await s.b.pool.started.wait()
+        await ended("events of")  # nobody reads here
+        assert (await s.b.harness.info(id)).status == "stepping"
+        hold.set()
+        await settled(s, id)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        assert (await s.b.harness.info(id)).status == "closed"
+
+
+async def test_a_turn_whose_body_comes_after_the_drain_is_refused(path: Path) -> None:
+    async with server(path, FakeProvider()) as s:
+        id = await s.create()
+
+        async def body(rest: bytes) -> Any:
+            assert not s.served.drain.closed
+            await s.served.drain.leave(0, 0)
+            yield rest
+
+        for where, rest in ((f"{V1}/{id}/turns", b'{"input": "x"}'), (V1, b"{}")):
+            s.served.drain.closed = False
+            asked = s.http.post(f"http://x{where}", data=body(rest), headers=JSON, expect100=True)
+            async with asked as answer:  # the body is asked for by who has found that it may come
+                assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
+        assert await s.b.bodies(id, "message") == []
+        assert s.b.harness.census.count("v1") == 1
+
+
+async def test_stops_ends_and_turns_at_once_leave_nothing_running(path: Path) -> None:
+    async with server(path, FakeProvider(), caps=Caps(turns=4)) as s:
+        s.b.provider.answers = [[text("x"), *says(text("y"))] for _ in range(200)]
+        ids = [await s.create() for _ in range(4)]
+
+        async def turns(id: str) -> None:
+            for k in range(6):
+                async with s.turn(id, query="?on_disconnect=stop" if k % 2 else "") as frames:
+                    if frames.status == 200 and k % 3:
+                        await frames.rest()
+
+        async def stops(id: str) -> None:
+            for _ in range(6):
+                await s.call("POST", f"/sessions/{id}/stop?via=me")
+                await asyncio.sleep(0)
+
+        async with asyncio.TaskGroup() as group:
+            for id in ids:
+                group.create_task(turns(id))
+                group.create_task(turns(id))
+                group.create_task(stops(id))
+        for id in ids[:2]:
+            assert (await s.call("DELETE", f"{V1}/{id}"))[0] == 204
+        await idle(s)
+        for id in ids:
+            await s.b.harness.rested(id)
+        await s.served.drain.turns.over()
+        assert s.served.drain.turns.running == 0
+        assert s.served.drain.turns._current == {}
+        assert not s.served.drain.turns._tasks
+        assert not any(info.status == "stepping" for info in await s.b.harness.list())
