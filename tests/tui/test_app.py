@@ -10,6 +10,7 @@ from daemon.protocol.records import TEXT
 from tests.tui.daemonfake import FakeClient, info
 from tests.tui.driving import Driver, running
 from tui import keymap, main, places
+from tui.log.logview import LogView
 from tui.screens.help import HelpScreen
 from tui.screens.sessions import SessionsScreen
 from tui.widgets.composer import Composer
@@ -150,6 +151,16 @@ def test_settings_that_cannot_be_are_told_before_anything_is_drawn(tmp_path: Pat
     (tmp_path / "themes/sea.toml").write_text("[colours]\nprimary = 'blue'\n")
     with pytest.raises(main.BadSettings, match=r"there is no 'mauve'; there are .*nord.*, sea"):
         run(theme="mauve")
+
+
+async def test_help_begins_where_the_person_is(tmp_path: Path) -> None:
+    async with running(two(), tmp_path) as on:
+        (await composer(on)).blur()
+        on.one(LogView).focus()
+        await on.press("f1")
+        await on.until(lambda: isinstance(on.app.screen, HelpScreen))
+        heads = [str(head.render()) for head in on.app.screen.query(".head")]
+        assert heads[:4] == ["A session", "The log", "Everywhere", "Sessions"]
 
 
 # ---- the composer's other ways

@@ -22,6 +22,10 @@ TITLE: Final = (
 NUMBERED: Final = 46  # columns from which on a title has its number, with the time from TIMED on
 TIMED: Final = 60
 
+KEY_SET: Final = (
+    "(`outrider providers set`)",
+    "(in the settings)",
+)  # what a hint has for a shell, and for here
 _GLYPHS: Final = {
     "message": "❯",
     "text": "●",
@@ -75,7 +79,7 @@ def draw(
     if not folded:
         found += capped(_body(item, columns, state), columns)
     if item.hint:
-        found += _words(f"→ {item.hint}", "hint", columns)
+        found += _words(f"→ {item.hint.replace(*KEY_SET)}", "hint", columns)
     return found
 
 

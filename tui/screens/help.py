@@ -31,7 +31,7 @@ class HelpScreen(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help"):
-            for place in places.places():
+            for place in self._places():
                 table = Table.grid(padding=(0, 2))
                 table.add_column(min_width=22, max_width=34)
                 table.add_column()
@@ -45,6 +45,17 @@ class HelpScreen(Dialog[None]):
             yield Static("Also", classes="head", markup=False)
             for note in NOTES:
                 yield Static(note, markup=False)
+
+    def _places(self) -> list[keymap.Place]:
+        """Where the person is first, then everywhere, then the others."""
+        below = self.app.screen_stack[self.app.screen_stack.index(self) - 1]
+        here = {binding.id for _, binding, _, _ in below.active_bindings.values()}
+
+        def order(place: keymap.Place) -> tuple[bool, bool]:
+            ids = {binding.id for binding in place.bindings}
+            return ids.isdisjoint(here), "app.help" in ids
+
+        return sorted(places.places(), key=order)
 
     def action_scroll(self, by: int) -> None:
         self.query_one("#help").scroll_relative(y=by, animate=False)
