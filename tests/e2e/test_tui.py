@@ -1,6 +1,7 @@
 """The terminal UI in a terminal, against a real daemon: made, watched, posted to, stopped, retried, copied; the daemon
 ended and started in between; and left."""
 
+import base64
 import shlex
 from collections.abc import Iterator
 
@@ -19,6 +20,21 @@ arguments = { worker = "{worker}", code = "echo working; sleep 600" }
 [[steps]]
 text = "I was let go on."
 """
+
+
+LOOKING = """
+per = "message"
+[[steps]]
+text = "I look at it."
+[[steps.calls]]
+tool = "read"
+arguments = { worker = "{worker}", path = "red.png" }
+[[steps]]
+text = "I saw it."
+"""
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+)
 
 
 @pytest.fixture
@@ -71,6 +87,31 @@ def test_stop_retry_and_copy(here: Place, screen: Tmux) -> None:
     screen.until(f"copy of {id[:8]}")
     screen.press("C-s")
     screen.until("2 sessions")
+
+
+def test_a_picture_that_a_call_brought_is_opened_by_the_systems_program(here: Place) -> None:
+    here.script("looks", LOOKING)
+    (here.work / "red.png").write_bytes(PNG)
+    opener = here.home / "bin/xdg-open"
+    opener.parent.mkdir()
+    opener.write_text(f'#!/bin/sh\ncp "$1" {here.home}/given\n')
+    opener.chmod(0o755)
+    here.up()
+    here.ok("run", "--model", "rehearsal/looks", "--worker", f"local:{here.work}", "look")
+    environ = here.environ | {"PATH": f"{opener.parent}:{here.environ['PATH']}", "DISPLAY": ":0"}
+    with tmux(here.home, OUTRIDER, environ, here.work, (100, 30)) as screen:
+        screen.until("look", "✓ closed")
+        screen.press("Enter")
+        screen.until("▣ image/png", "enter opens it outside", "I saw it.")
+        screen.press("Escape")
+        screen.until("Follow")
+        for _ in range(2):  # up from the last step to the answer, and to the result
+            screen.press("k")
+        screen.press("Enter")
+        screen.until("xdg-open opens it")
+        assert (here.home / "given").read_bytes() == PNG
+        screen.press("C-q")
+        screen.ended()
 
 
 def test_a_daemon_that_is_ended_and_started_loses_and_doubles_nothing(here: Place, screen: Tmux) -> None:
