@@ -35,6 +35,7 @@ from daemon.notify import READY, STOPPING, Notifier
 from daemon.ownfile import OwnFileError
 from daemon.pool import Pool
 from daemon.protocol.dialing import LOCAL
+from daemon.provider.base import ProviderError
 from daemon.provider.http import open_session
 from daemon.provider.service import Providers
 from daemon.statefile.errors import StateFileError
@@ -156,6 +157,15 @@ def _agents(settings: Settings) -> Mapping[str, Agent]:
     return found
 
 
+def _check_models(parts: Parts) -> None:
+    """Warn of agents that nothing can be made from for now: their providers may yet be set up."""
+    for agent in parts.agents.values():
+        try:
+            parts.providers.resolve(agent.model or parts.providers.default())
+        except ProviderError as error:
+            log.warning("agent definition", agent=agent.name, what=f"spec.model: {error}")
+
+
 async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
     settings, store = parts.settings, parts.store
     version = release()
@@ -206,6 +216,7 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
                     await listeners.enter_async_context(mesh.kept())
                     root.create_task(_keep_local(pool, settings, version), name="local worker")
                     await parts.providers.refresh(LISTING_WAIT)
+                    _check_models(parts)
                     await harness.resume()
                     root.create_task(_sweep(harness), name="sweep")
                     log.info("ready", socket=str(settings.socket), listen=list(served.tcp), pid=os.getpid())

@@ -65,6 +65,7 @@ async def config(place: Where, prefix: str, patch: api.ConfigPatch, json: bool) 
 def rows(config: Config) -> list[tuple[str, str]]:
     """A configuration as names and values; what is not set is left out."""
     return [
+        ("agent", config.agent),
         ("model", config.model),
         ("context", tokens(config.context) if config.context else ""),
         ("params", msgspec.json.encode(config.params).decode() if config.params else ""),

@@ -1,6 +1,7 @@
 """The verb serve: one agent's definition on an HTTP address, with a key, until it is told to end."""
 
 import asyncio
+import errno
 import gc
 import os
 import shutil
@@ -18,6 +19,7 @@ from daemon.agentstable import AgentsTableError
 from daemon.config import Address, Settings
 from daemon.definition.agent import Agent, BadAgent, load
 from daemon.plain import safe
+from daemon.statefile.errors import LockedError
 from daemon.verbs.lean import without
 from daemon.verbs.reach import OK, USAGE, VerbError, note, say, say_json
 from daemon.worker import launch
@@ -112,16 +114,29 @@ def serve(
         try:
             compose.run(settings, environ, announce, lent=key, in_memory=in_memory)
         except compose.StartError as error:
-            raise VerbError(str(error)) from error
+            raise VerbError(f"{error}{_way_out(error.__cause__)}") from error
         finally:
             if in_memory:
                 asyncio.run(launch.end(settings.scratch))  # nothing is left that its runs could be told to
     return OK
 
 
+def _way_out(error: BaseException | None) -> str:
+    """What would do here, for what keeps a daemon from starting."""
+    if isinstance(error, LockedError):
+        return " with --data FOLDER, or --in-memory for none"
+    cause = error.__cause__ if error is not None else None
+    if isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE:
+        return "; choose another --port, 0 for a free one"
+    return ""
+
+
 def _loaded(file: str) -> Agent:
+    path = Path(file).expanduser()
+    if path.is_dir():
+        raise VerbError(f"{file} is a folder, and this takes one definition; a daemon takes it, with --agent")
     try:
-        return load(Path(file).expanduser())
+        return load(path)
     except BadAgent as error:
         raise VerbError(str(error)) from error
 

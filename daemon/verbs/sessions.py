@@ -74,7 +74,7 @@ async def info(place: Where, prefix: str, json: bool) -> int:
         ("id", found.id, ""),
         ("status", found.status, _STATUS.get(found.status, "")),
         ("title", found.title, ""),
-        *((name, shown[name], "") for name in ("model", "workers", "tools", "params", "limits")),
+        *((name, shown[name], "") for name in ("agent", "model", "workers", "tools", "params", "limits")),
         ("records", str(found.n), ""),
         ("context", _context(found), ""),
         ("tokens", f"{tokens(found.usage.prompt)} in, {tokens(found.usage.output)} out", ""),

@@ -61,7 +61,12 @@ def serving(
         if not line:
             assert process.stderr is not None
             raise AssertionError(process.stderr.read())
-        yield process, json.loads(line)
+        try:
+            yield process, json.loads(line)
+        finally:
+            if process.poll() is None:  # what is in memory takes its folder with it
+                process.terminate()
+                process.wait(30)
 
 
 @asynccontextmanager
@@ -194,6 +199,95 @@ def test_a_turn_that_outlasts_the_grace_goes_on_at_the_next_start(here: Place) -
     assert (here.home / "ran").read_text() == "ran\n"
 
 
+async def numbered(answer: aiohttp.ClientResponse, until: str) -> list[tuple[int, str]]:
+    """(id, type) of the frames with a number, up to the first of a type."""
+    assert answer.status == 200
+    found, n = [], 0
+    async for line in answer.content:
+        if line.startswith(b"id: "):
+            n = int(line[4:])
+        elif line.startswith(b"event: "):
+            type = line[7:].decode().strip()
+            found += [(n, type)] if n else []
+            n = 0
+            if type == until:
+                return found
+    raise AssertionError(f"the stream ended before {until}: {found}")
+
+
+def test_killed_in_a_turn_again_and_again_it_is_told_once_each_frame(here: Place) -> None:
+    gates = [here.home / f"gate{k}" for k in range(2)]
+    waits = [f"until [ -e {gate} ]; do sleep 0.05; done; echo {gate.name}" for gate in gates]
+    file = definition(here, "".join(running(code).removesuffix(SAID) for code in waits) + SAID)
+    seen: list[tuple[int, str]] = []
+
+    async def begin(said: Any) -> str:
+        async with client(said) as http:
+            id = await create(http)
+            async with http.post(f"/v1/sessions/{id}/turns", json={"input": "go"}) as answer:
+                seen.extend(await numbered(answer, "tool.call"))
+        return id
+
+    async def go_on(said: Any, id: str, after: int, until: str) -> list[tuple[int, str]]:
+        last = {"Last-Event-ID": str(after)}
+        async with client(said) as http, http.get(f"/v1/sessions/{id}/events", headers=last) as answer:
+            return await numbered(answer, until)
+
+    with serving(here, file) as (process, said):
+        id = asyncio.run(begin(said))
+        process.kill()
+    gates[0].touch()
+    with serving(here, file) as (process, said):
+        seen += asyncio.run(go_on(said, id, seen[-1][0], "tool.call"))
+        process.kill()
+    gates[1].touch()
+    with serving(here, file) as (_, said):
+        seen += asyncio.run(go_on(said, id, seen[-1][0], "session.ended"))
+        assert seen == asyncio.run(go_on(said, id, 0, "session.ended"))
+    assert [type for _, type in seen].count("tool.result") == 2
+    assert [type for _, type in seen].count("message") == 4
+
+
+def test_a_second_signal_ends_it_at_once_and_one_at_the_start_in_order(here: Place) -> None:
+    file = definition(here, running("sleep 600"))
+
+    async def begin(said: Any) -> str:
+        async with client(said) as http:
+            id = await create(http)
+            async with http.post(f"/v1/sessions/{id}/turns", json={"input": "go"}) as answer:
+                await numbered(answer, "tool.call")
+        return id
+
+    async def drained(said: Any) -> None:
+        async with client(said) as http:
+            while True:
+                async with http.get("/readyz") as answer:
+                    if answer.status == 503:
+                        return
+
+    with serving(here, file, "--shutdown-grace", "0") as (process, said):
+        id = asyncio.run(begin(said))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    with serving(here, file, "--shutdown-grace", "600s") as (process, said):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0  # the turn that goes on from before was not begun on this surface
+    with serving(here, file, "--drain-delay", "600s") as (process, said):
+        process.send_signal(signal.SIGTERM)
+        asyncio.run(drained(said))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == -signal.SIGTERM
+    with here.start("serve", file, "--port", "0") as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # it is on its way
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert "Traceback" not in process.stderr.read()
+    here.up()
+    assert here.json("ls")[0]["id"] == id
+    assert "agent    waiter" in here.ok("info", id)
+
+
 def test_in_memory_nothing_is_kept(here: Place) -> None:
     file = definition(here, SAID)
 
@@ -235,6 +329,7 @@ def test_the_key_may_be_chosen_and_is_not_said(here: Place) -> None:
         (["FILE", "--session-ttl", "soon"], {}, "--session-ttl: 'soon' is not a time; write it as 30s"),
         (["FILE", "--host", "0.0.0.0", "--in-memory"], {}, "loopback"),
         (["FILE", "--in-memory", "--data", "x"], {}, "leave one of the two out"),
+        (["."], {}, ". is a folder, and this takes one definition"),
         (["FILE", "--in-memory"], {"OUTRIDER_KEY": "short"}, "OUTRIDER_KEY has 5 characters"),
     ],
 )
@@ -246,6 +341,31 @@ def test_what_cannot_be_served_is_said_in_a_sentence(
     assert done.returncode != 0
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_is_taken_already_is_said_with_the_way_out(here: Place) -> None:
+    file = definition(here, SAID)
+    with serving(here, file) as (_, said):
+        port = said["url"].rpartition(":")[2]
+        for more, why in (
+            (["--port", "0"], "or name another data folder with --data FOLDER, or --in-memory for none"),
+            (
+                ["--port", port, "--in-memory"],
+                "Address already in use; choose another --port, 0 for a free one",
+            ),
+        ):
+            done = here.outrider("serve", file, *more)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert done.stderr.rstrip().endswith(why)
+
+
+def test_a_model_that_is_not_served_is_warned_of_at_the_start(here: Place) -> None:
+    file = definition(here, SAID)
+    Path(file).write_text(AGENT.format(model="missing"))
+    with serving(here, file, "--in-memory") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        assert "spec.model: " in process.stderr.read()
 
 
 def test_a_service_manager_is_told_when_it_is_ready_and_when_it_stops(here: Place) -> None:
