@@ -9,7 +9,12 @@ from textual.screen import Screen
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
-FIRST: Final = ("app.help", "app.palette")  # not to be missed: they have their room before the others
+FIRST: Final = (
+    "app.help",
+    "app.palette",
+    "session.back",
+    "session.compose",
+)  # their room goes before the others
 
 
 class Hints(Footer):
