@@ -5,6 +5,7 @@ import errno
 import io
 import json
 from contextlib import AsyncExitStack, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 
 from daemon.api.agentserver import Caps
 from daemon.api.stream import Limits
+from daemon.harness.errors import Ended
 from daemon.provider.base import ProviderError
+from daemon.statefile.memory import MemoryStore
 from daemon.statefile.store import Store
 from tests.daemon.api.agents import V1, Server, server, settled
-from tests.daemon.harness.doubles import FakeProvider, run, says, text
+from tests.daemon.harness.doubles import Clock, FakeProvider, run, says, text
 from tests.daemon.statefile.fakes import Disk
 
 JSON = {"Content-Type": "application/json"}
@@ -346,6 +349,37 @@ async def test_a_turn_whose_body_comes_after_the_drain_is_refused(path: Path) ->
                 assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
         assert await s.b.bodies(id, "message") == []
         assert s.b.harness.census.count("v1") == 1
+
+
+@pytest.mark.parametrize("first", ["sweep", "turn"])
+async def test_of_a_sweep_and_a_turn_at_the_same_moment_one_wins_whole(path: Path, first: str) -> None:
+    clock = Clock()
+    store = MemoryStore(path.parent, clock=clock)
+    provider = FakeProvider(*[says(text("x")) for _ in range(20)])
+    async with server(path, provider, store=store, caps=Caps(ttl=1000, turns=0), clock=clock) as s:
+        ids = [await s.create() for _ in range(20)]
+        clock.now += timedelta(seconds=2000)
+
+        async def post(id: str) -> int:
+            try:
+                await s.served.drain.turns.begin(id, "me", "x")
+            except Ended:
+                return 404
+            return 200
+
+        async with asyncio.TaskGroup() as group:
+            sweep = [group.create_task(s.b.harness.sweep())] if first == "sweep" else []
+            posts = {id: group.create_task(post(id)) for id in ids}
+            sweep = sweep or [group.create_task(s.b.harness.sweep())]
+        await idle(s)
+        for id, post_ in posts.items():
+            kinds, status = await s.b.kinds(id), (await s.b.harness.info(id)).status
+            taken = post_.result() == 200
+            assert (kinds.count("message"), kinds.count("end")) == ((1, 0) if taken else (0, 1))
+            assert status == ("closed" if taken else "expired")
+        active = sum(one.result() == 200 for one in posts.values())
+        assert s.b.harness.census.count("v1") == active
+        assert active > 0 if first == "turn" else active < len(ids)
 
 
 async def test_stops_ends_and_turns_at_once_leave_nothing_running(path: Path) -> None:
