@@ -252,6 +252,8 @@ class Member:
                 await up.greet_anew()
             raise link.Gone(f"{self._spoken(error)} ({up.finder.path}){self._unknown}") from error
         self._unknown = ""
+        if up.finder.state is not State.DIRECT:
+            self._wonder()  # it may be heard elsewhere by now, and by the relay nothing would ever fail
         try:
             return await asyncio.open_connection(sock=sock, limit=link.FIRST_LINE)
         except OSError as error:
@@ -267,14 +269,18 @@ class Member:
         )
 
     def _no_answer(self, up: _Up) -> None:
-        """Nothing came back: try other ways, and ask at times what became of this machine."""
+        """Nothing came back: try other ways, and ask what became of this machine."""
         up.finder.suspect()
-        if time.monotonic() < self._asked or (self._asking is not None and not self._asking.done()):
-            return
-        self._asking = asyncio.create_task(self._ask(), name="mesh standing")  # noqa: TID251 - ended by `_end`
+        self._wonder()
+
+    def _wonder(self) -> None:
+        """Ask what became of this machine, once it is time to ask again."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(), name="mesh standing")  # noqa: TID251 - ended by `_end`
 
     async def _ask(self) -> None:
         """Learn from the join listener what became of this machine."""
+        await asyncio.sleep(self._asked - time.monotonic())
         before = self._membership
         wait = ASK_EVERY
         try:

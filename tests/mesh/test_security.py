@@ -36,7 +36,7 @@ from mesh.plan import Clash, Endpoint, Wanted
 from mesh.wanted import worker_wanted
 from tests.mesh.joining import worker_keys
 from tests.mesh.lab import Lab, run
-from tests.mesh.star import BACKEND, PORT, Star, echoing, programs
+from tests.mesh.star import BACKEND, PORT, SLOW, Star, echoing, programs
 from tests.mesh.tunnels import FakeDaemon, join
 
 ROOT = Path(__file__).parents[2]
@@ -539,7 +539,7 @@ async def test_an_agents_command_on_a_worker_has_no_way_into_the_mesh(fort: Fort
                 "exec 2>&1",
                 "for at in " + f"{one.hub}/{CONTROL} {two.answer.address}/{theirs.port}; do",
                 '  timeout 2 bash -c "exec 9<>/dev/tcp/$at" && echo in: $at; done',
-                f"timeout 2 bash -c 'exec 9<>/dev/tcp/{fort.star.hub.under}/{port}' && echo by the LAN",
+                f"timeout {10 * SLOW} bash -c 'exec 9<>/dev/tcp/{fort.star.hub.under}/{port}' && echo by the LAN",
                 "echo links: $(ip -o link)",
                 "echo routes: $(ip -6 route show table all)",
                 "for fd in /proc/self/fd/*; do echo fd: $(readlink $fd); done",
