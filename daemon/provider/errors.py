@@ -133,7 +133,7 @@ def endless(what: str) -> ProviderError:
     return ProviderError(f"the answer is too long: {what}", code="too_long")
 
 
-def not_a_stream(headers: Mapping[str, str], body: bytes) -> ProviderError:
+def not_a_stream(kind: str, body: bytes) -> ProviderError:
     """What an answer of status 200 means that is not a stream: an error inside, or another server's page."""
     try:
         value = msgspec.json.decode(body)
@@ -143,11 +143,24 @@ def not_a_stream(headers: Mapping[str, str], body: bytes) -> ProviderError:
         value = value[0]  # Gemini's list
     if isinstance(value, dict) and value.get("error"):
         return in_stream(value["error"])
-    what = headers.get("content-type", "").partition(";")[0]
-    text = " ".join(body.decode("utf-8", "replace").split())[:SHOWN]
+    what = kind.partition(";")[0] or "something without a type"
     return ProviderError(
-        f"{what} came instead of a stream; check the provider's url: {text}", code="not_a_stream"
+        f"{what} came instead of a stream; check the provider's url: {_words(body)}", code="not_a_stream"
     )
+
+
+def without_events(error: ProviderError, kind: str, head: bytes) -> ProviderError:
+    """`error`, or a better one, of a stream that ended or broke before its first event. `head`: how it began.
+
+    Some servers call their errors and pages a stream, or give them no type.
+    """
+    if head.lstrip()[:1] in (b"{", b"[", b"<"):
+        return not_a_stream(kind, head)
+    if error.code != "cut":
+        return error
+    if not head.strip():
+        return cut("it was empty")
+    return cut(f"the stream ended before its first event; what came: {_words(head)}")
 
 
 def with_request(error: ProviderError, request: str) -> ProviderError:
@@ -224,12 +237,16 @@ def _read(status: int, headers: Mapping[str, str], body: bytes) -> Said:
         said = _said(value, headers.get("x-amzn-errortype", ""))
         if said.message:
             return said
-    text = " ".join(body.decode("utf-8", "replace").split())[:SHOWN]
+    text = _words(body)
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:
         phrase = "an unknown status"
     return Said(f"{phrase}: {text}" if text else phrase, "", {})
+
+
+def _words(body: bytes) -> str:
+    return " ".join(body.decode("utf-8", "replace").split())[:SHOWN]
 
 
 def _said(body: Mapping[str, Any], kind: str = "") -> Said:

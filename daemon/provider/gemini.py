@@ -217,7 +217,7 @@ class Decoder(StreamDecoder):
 
     def _close(self, given: list[Event]) -> None:
         if self._bare is not None:
-            raise errors.not_a_stream({"content-type": "JSON"}, bytes(self._bare))
+            raise errors.not_a_stream("JSON", bytes(self._bare))
         if not self._stop:
             super()._close(given)
         detail = repair.text(self._detail)

@@ -27,6 +27,7 @@ from daemon.provider.retry import RetryPolicy
 PIECE: Final = 256 << 10  # bytes of a body sent at once: the loop gets its turn between two
 TAKEN: Final = 16 << 10  # bytes of an answer taken at once, for the same: a small one may unpack to gigabytes
 MAX_ERROR: Final = 64 << 10  # bytes read of an answer that is an error
+HEAD: Final = 4 << 10  # bytes kept of an answer in which no event was yet: they may say what it is instead
 ERROR_TIME: Final = 10.0  # seconds to read it in
 LINGER: Final = 0.2  # seconds that a finished answer has to close, so that its connection can be used again
 GRACE: Final = 10.0  # seconds for the end mark of an answer that is complete without it
@@ -34,6 +35,7 @@ NOT_STREAMS: Final = (
     "application/json",
     "text/html",
 )  # a proxy's page or a plain answer, where a stream was asked for
+SHOWN: Final = 200  # characters of what came instead of HTTP
 POLICY: Final = RetryPolicy()
 
 
@@ -99,20 +101,24 @@ async def _once(
 ) -> AsyncGenerator[Block | Delta | Outcome, None]:
     """One try. The stall clock runs only while the provider is waited for, and only a real event sets it back."""
     left = policy.stall
-    request_id = ""
+    request_id = kind = ""
     decoder = provider.decoder()
+    head = bytearray()
     async with AsyncExitStack() as stack:
         try:
             start = policy.clock()
             async with asyncio.timeout(left):
                 answer = await _sent(stack, transport, request)
             request_id = errors.request_id(answer.headers)
-            if answer.status != 200 or answer.headers.get("content-type", "").startswith(NOT_STREAMS):
+            kind = _kind(answer)
+            if answer.status != 200 or kind.startswith(NOT_STREAMS):
                 raise await _refusal(provider, answer)
             left -= policy.clock() - start
             while left > 0:
                 start, seen = policy.clock(), decoder.events
                 piece = await _piece(answer, decoder, left)
+                if not decoder.events and len(head) < HEAD:
+                    head += (piece or b"")[:HEAD]
                 for event in _decoded(decoder, piece):
                     yield event
                     if isinstance(event, Outcome):
@@ -130,7 +136,13 @@ async def _once(
         except OSError as error:
             raise errors.with_request(translated(error), request_id) from None
         except ProviderError as error:
+            if error.code in ("cut", "malformed") and not decoder.events:
+                error = errors.without_events(error, kind, bytes(head))
             raise errors.with_request(error, request_id) from None
+
+
+def _kind(answer: Answer) -> str:
+    return answer.headers.get("content-type", "").lower()
 
 
 async def _piece(answer: Answer, decoder: Decoder, left: float) -> bytes | None:
@@ -173,7 +185,7 @@ async def _refusal(provider: Provider, answer: Answer) -> ProviderError:
                 body += piece
     data = bytes(body[:MAX_ERROR])
     if answer.status == 200:
-        return errors.not_a_stream(answer.headers, data)
+        return errors.not_a_stream(_kind(answer), data)
     if 300 <= answer.status < 400:
         where = answer.headers.get("location", "elsewhere")
         what = f"the provider sends us to {where}; if that is right, put it into its url"
@@ -233,8 +245,13 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
 
 def translated(error: Exception) -> ProviderError:
     """An error of the client's as one of ours."""
-    said = " ".join(str(error).split()) or type(error).__name__
+    said = " ".join(str(error).split()).removeprefix("400, message: ") or type(error).__name__
     match error:
+        case aiohttp.ClientResponseError():  # its status is none that anybody sent
+            said = " ".join(error.message.split())[:SHOWN]
+            return ProviderError(
+                f"what answers does not speak HTTP as it should: {said}", code="connection", retryable=True
+            )
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
             return ProviderError(f"no secure connection to the provider: {said}", code="tls")
         case aiohttp.ClientPayloadError():

@@ -206,9 +206,9 @@ def test_a_request_id_is_added_once() -> None:
 
 
 def test_what_is_no_stream_is_an_error_inside_or_another_servers_page() -> None:
-    inside = errors.not_a_stream({"content-type": "application/json"}, said("Overloaded", "overloaded_error"))
+    inside = errors.not_a_stream("application/json", said("Overloaded", "overloaded_error"))
     assert (inside.code, inside.retryable) == ("overloaded", True)
-    page = errors.not_a_stream({"content-type": "text/html; charset=utf-8"}, b"<h1>Log in</h1>")
+    page = errors.not_a_stream("text/html; charset=utf-8", b"<h1>Log in</h1>")
     assert (page.code, page.retryable) == ("not_a_stream", False)
     assert "text/html came instead" in page.message
     assert "Log in" in page.message

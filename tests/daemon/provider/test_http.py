@@ -399,6 +399,49 @@ async def test_a_page_instead_of_a_stream_is_said_to_be_one(server: Server) -> N
     assert (await server.fail()).code == "not_a_stream"
 
 
+@pytest.mark.parametrize(
+    ("kind", "body", "code", "words"),
+    [
+        ("Text/HTML; charset=utf-8", b"<h1>Log in</h1>", "not_a_stream", "Log in"),
+        ("text/event-stream", b"\n<html>Bad Gateway</html>", "not_a_stream", "Bad Gateway"),
+        ("text/event-stream", b'{"error":{"message":"model not loaded"}}', "server", "model not loaded"),
+        (
+            "text/event-stream",
+            b'{"error":{"type":"invalid_request_error","message":"no such model"}}',
+            "invalid",
+            "no such model",
+        ),
+        ("text/plain", b"upstream connect error", "cut", "what came: upstream connect error"),
+        ("text/event-stream", b"", "cut", "it was empty"),
+        ("text/event-stream", b": nothing but a comment\n\n", "cut", "before its first event"),
+    ],
+)
+async def test_what_came_in_place_of_a_stream_is_told_whatever_it_calls_itself(
+    server: Server, kind: str, body: bytes, code: str, words: str
+) -> None:
+    server.answers = [streams(body, headers={"content-type": kind})]
+    error = await server.fail(Clock().policy(tries=1))
+    assert error.code == code
+    assert words in error.message
+
+
+async def test_what_does_not_speak_http_is_told_without_a_status_that_nobody_sent(server: Server) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"\x15\x03\x01\x00\x02\x02\x46")  # a TLS server's alert
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening, open_session() as session:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
+        request = structs.replace(server.request(), url=url)
+        with pytest.raises(ProviderError) as caught:
+            [_ async for _ in stream(Anthropic(), request, session=session, policy=Clock().policy(tries=1))]
+    assert (caught.value.code, caught.value.retryable) == ("connection", True)
+    assert "does not speak HTTP" in caught.value.message
+    assert "400" not in caught.value.message
+
+
 async def test_an_error_body_that_never_ends_is_cut(server: Server) -> None:
     server.answers = [streams(b"x" * 200_000, hold=asyncio.Event(), status=400)]
     assert (await server.fail()).status == 400
