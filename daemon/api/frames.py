@@ -18,6 +18,8 @@ from daemon.protocol.agentserver import Data, Reason
 from daemon.protocol.records import BadRecord, Record
 
 BLOCKS: Final = frozenset({"text", "thinking", "call"})
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
 STOPPED: Final = "stopped"  # the code of the error record that a stop leaves
 
 
@@ -152,8 +154,8 @@ def _call(record: Record) -> Data:
     except BadRecord:
         return wire.ToolCall("", record.id, record.text())
     args: Any = call.arguments
-    with suppress(ValueError, RecursionError):  # else as the model wrote it
-        args = msgspec.json.decode(call.arguments) if call.arguments.strip() else {}
+    with suppress(ValueError, OverflowError, RecursionError):  # else as the model wrote it
+        args = msgspec.Raw(_encode(_decode(call.arguments) if call.arguments.strip() else {}))  # on one line
     return wire.ToolCall(call.name, record.id, args)
 
 

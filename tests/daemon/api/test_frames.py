@@ -2,6 +2,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,3 +163,23 @@ def resumed(records: list[Record], cursor: int) -> list[tuple[int, str, dict[str
     steps = sum(record.kind == "step" for record in records[:cursor])
     last = records[cursor - 1] if cursor else None
     return parsed(Frames(ID, steps, last.header.step if last else "").of(records[cursor:]))
+
+
+@pytest.mark.parametrize("depth", [1, 900, 990, 995, 1000, 100_000])
+def test_arguments_of_any_depth_are_told_on_one_line(depth: int) -> None:
+    book = Book()
+    book.call("one", "c1", "[\n" * depth + "]" * depth)
+    book.step("one", 3)
+    events = Frames(ID).of(book.records)
+    call = next(event for event in events.split(b"\n\n") if b"event: tool.call" in event)
+    assert call.count(b"\n") == 2
+    assert call.endswith(b"}}")
+
+
+def test_arguments_that_no_client_could_read_are_told_as_their_text() -> None:
+    book = Book()
+    for k, arguments in enumerate(('{"n": ' + "9" * 5000 + "}", '{"x": "\\ud800"}', '{"x": 1e999}', " ")):
+        book.call("one", f"c{k}", arguments)
+    book.step("one", 3)
+    told = [data["args"] for _, type, data in parsed(Frames(ID).of(book.records)) if type == "tool.call"]
+    assert told == ['{"n": ' + "9" * 5000 + "}", '{"x": "\\ud800"}', '{"x": 1e999}', {}]
