@@ -15,9 +15,10 @@ from daemon.worker.refusal import Refusal
 TRIED_FD: Final = STATUS_FD + 1  # where a descriptor is copied to see whether it is open
 # Where there is a file or function to return from: return, and before each next command again. SIGINT that code
 # sends to its own shell ends the code likewise. The status of the inner trap must be 0, extdebug would skip commands.
+# It goes once the file is left: under `set -T` it would end the next one as well.
 _TRAP: Final = (
     "\\builtin trap '((${#BASH_SOURCE[@]})) && { \\builtin trap "
-    '"((\\${#BASH_SOURCE[@]})) && \\builtin return || :" DEBUG; \\builtin return; }\' URG INT;'
+    '"((\\${#BASH_SOURCE[@]})) && \\builtin return || \\builtin trap - DEBUG" DEBUG; \\builtin return; }\' URG INT;'
 )
 # `exec >&-` in the code would leave all after it silent: what it has closed is opened again. Not by `builtin exec`:
 # what that redirects holds for itself only.
@@ -67,7 +68,7 @@ class Bash(Interpreter):
         super().__init__(cwd, spawn)
         self._environ = surroundings.surroundings(environ)
         self._probe = 0
-        self._outputs: tuple[str, ...] = ()  # where /proc has the shell's standard output and error
+        self._outputs: tuple[str, ...] = ()  # where /proc has the shell's standard error and output
         self._stopped = (
             False  # since the last order: the line that it was may not have been carried out to its end
         )
@@ -97,7 +98,7 @@ class Bash(Interpreter):
         trouble = await self._bring_up(argv, env, first.encode(errors="surrogateescape"))
         if not trouble:
             pid, *more = self._ready.result()
-            self._outputs = tuple(f"/proc/{int(pid)}/fd/{number}" for number in (1, 2))
+            self._outputs = tuple(f"/proc/{int(pid)}/fd/{number}" for number in (2, 1))
             if more:
                 trouble = "it makes TMOUT read-only"
                 await self._take_down()
@@ -117,7 +118,8 @@ class Bash(Interpreter):
     def _is_straight(self) -> bool:
         """Whether both of the shell's streams are surely open, and pipes: no is no answer, then the shell looks.
 
-        It has them elsewhere only while it still tidies up.
+        While it still tidies up it has its error elsewhere, and for an instant the status pipe as its output. So the
+        error is looked at first: once that is straight, the output is what the code has left.
         """
         try:
             return all(os.readlink(path).startswith("pipe:") for path in self._outputs)

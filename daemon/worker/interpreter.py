@@ -155,6 +155,7 @@ class Interpreter(abc.ABC):
             await self._pump.close()
             raise
         loop.add_reader(self._status, self._read_status)
+        self._look = select.poll()  # not at the pipe of one that did not come up
         self._look.register(self._status, select.POLLIN)
         self._reaper.exited.add_done_callback(lambda _: self._exited())
         if first:

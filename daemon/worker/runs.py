@@ -78,7 +78,7 @@ class Runs:
             run = self.going[key] = Run(frame, code, frame.interpreter or self.names[0])
             run.waiting.append((peer, frame.id))
             slot = self._slots.setdefault((frame.session, run.interpreter), Slot())
-            with contextlib.suppress(OSError):  # tried again, and told, where it is carried out
+            with contextlib.suppress(Exception):  # tried again, and told, where it is carried out
                 self._begin_now(run, slot)
             if not run.meta or peer.has_more or len(self.going) > 1 or not self._at_once(run, slot):
                 self._tasks[key] = self._spawn(

@@ -5,11 +5,12 @@ import os
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from daemon.protocol import frames
-from daemon.worker import interpreter, login
+from daemon.worker import bash, interpreter, login
 from daemon.worker.keeper import SOCKET, Keeper
 from tests.daemon.worker.dialing import Dial, Ran, Refused
 
@@ -278,6 +279,25 @@ async def test_output_that_code_closes_is_there_again_at_the_next_run(dial: Dial
     assert (ran.text, ran.end.exit, ran.end.reset) == ("out\nerr\nkept\n4\n", 0, "")
 
 
+async def test_output_that_code_closes_is_there_again_when_the_next_run_comes_while_the_shell_tidies_up(
+    dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await dial.run("exec >&-")
+    looked = []
+
+    def tidying(path: str) -> str:
+        """What an instant shows whose first look still finds the status being said, and whose next does not."""
+        looked.append(path)
+        if len(looked) == 1:
+            return {"1": "pipe:[1]", "2": "/dev/null"}[path[-1]]
+        return os.readlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bash, "os", SimpleNamespace(readlink=tidying))
+        ran = await dial.run("echo out")
+    assert (ran.text, bool(looked)) == ("out\n", True)
+
+
 async def test_output_that_code_sends_elsewhere_stays_there(dial: Dial, tmp_path: Path) -> None:
     await dial.run(f"exec >{tmp_path}/out; exec 2>&-")
     ran = await dial.run("echo one; echo err >&2")
@@ -379,6 +399,15 @@ async def test_sigint_that_code_sends_to_its_own_shell_ends_the_code(dial: Dial)
     ran = await dial.run("x=1; echo before; kill -INT $$; echo after")
     assert (ran.text, ran.end.stopped, ran.end.reset) == ("before\n", "", "")
     assert (await dial.run("echo $x")).text == "1\n"
+
+
+async def test_a_shell_that_sends_itself_sigint_runs_what_comes_next_also_where_it_traces_functions(
+    dial: Dial,
+) -> None:
+    await dial.run("set -T; f() { kill -INT $$; echo after; }; x=1")
+    assert (await dial.run("f; echo after")).text == ""
+    for _ in range(2):
+        assert (await dial.run("echo $x; g() { echo in; }; g")).text == "1\nin\n"
 
 
 async def test_a_shell_that_threw_its_order_away_can_be_stopped_the_next_time(dial: Dial) -> None:

@@ -430,6 +430,21 @@ async def test_a_fault_before_a_run_is_told_as_one_that_was_not_begun(
     assert (await dial.run("echo ok", call="c")).text == "ok\n", "no environment is left that did not come up"
 
 
+async def test_a_fault_while_a_run_is_written_down_is_told_and_ends_nothing_else(
+    dial: Dial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_: object) -> None:
+        raise RuntimeError("no room")
+
+    await dial.run("x=1")
+    with monkeypatch.context() as patch:
+        patch.setattr("daemon.worker.journal.Journal.begin", fault)
+        with pytest.raises(Refused, match=r"so the run was not begun.*no room"):
+            await dial.run(f"touch {tmp_path}/ran", call="c")
+    assert os.listdir(tmp_path) == []
+    assert (await dial.run("echo $x", call="c")).text == "1\n"
+
+
 def test_secrets_and_the_daemons_own_variables_are_private() -> None:
     private = [
         "OPENAI_API_KEY",
