@@ -33,6 +33,10 @@ IDLE: Final[Mapping[str, str]] = {  # what is not acted on, and what that means
     "observability": "set up tracing and metrics in outrider.toml",
     "runtime": "there is one, so every agent runs in it",
 }
+AS_IN: Final[Mapping[str, str]] = {  # how it is written, for who wrote a name alone
+    "model": "; write {provider: anthropic, name: claude-sonnet-5}",
+    "tools": "; write {name: bash}",
+}
 _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?$", re.DOTALL)
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
@@ -149,6 +153,8 @@ def parse(text: bytes, source: str) -> Agent:
         for name in inputs.names(part)
     ]
     declared, faults = _declared(spec, used)
+    if not spec.task.strip():
+        faults.insert(0, (("spec", "task"), "spec.task: it is blank; say what the agent is to do"))
     if faults := [*_name_faults(file.metadata.name), *_tool_faults(spec), *faults]:
         lines = (f"{source}:{document.line(place)}: {what}" for place, what in faults)
         raise BadAgent("\n".join(lines))
@@ -171,9 +177,12 @@ def parse(text: bytes, source: str) -> Agent:
 
 def _tool_faults(spec: Spec) -> list[tuple[Place, str]]:
     faults: list[tuple[Place, str]] = []
+    first: dict[str, int] = {}
     for at, tool in enumerate(spec.tools or ()):
         place: Place = ("spec", "tools", at)
-        if TOOLS.get(tool.name, tool.name) not in OURS:
+        if (before := first.setdefault(TOOLS.get(tool.name, tool.name), at)) != at:
+            faults.append((place, f"spec.tools[{at}].name: {tool.name} is spec.tools[{before}] already"))
+        elif TOOLS.get(tool.name, tool.name) not in OURS:
             there = ", ".join([*TOOLS, *OURS])
             faults.append(
                 (place, f"spec.tools[{at}].name: there is no tool {tool.name!r}; there are {there}")
@@ -214,7 +223,12 @@ def _declared(spec: Spec, used: list[str]) -> tuple[dict[str, Input], list[tuple
         except msgspec.ValidationError as error:
             declared[name] = Input()  # so that it does not count as undeclared too
             what, _, field = str(error).partition(" - at `$")
-            why = f"inputs.{name}{field.rstrip('`')}: {_said(what)}"
+            quoted = (
+                inputs.QUOTED
+                if field.startswith((".values", ".description")) and "got `bool`" in what
+                else ""
+            )
+            why = f"inputs.{name}{field.rstrip('`')}: {_said(what)}{quoted}"
         if why:
             faults.append((place, f"spec.{why}"))
     for name in used:
@@ -248,4 +262,6 @@ def _refused(source: str, document: Document, error: str) -> str:
     if unknown := re.search(r"unknown field `(.*)`", what):
         place.append(unknown[1])
     said = _said(what)
+    if said.endswith("not text") and len(place) > 1 and place[0] == "spec":
+        said += AS_IN.get(str(place[1]), "")
     return f"{source}:{document.line(tuple(place))}: {field + ': ' if field else ''}{said}"

@@ -9,6 +9,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 MAX_BYTES: Final = 1 << 20
 MAX_NODES: Final = 20_000  # with what aliases repeat: a few lines of them can stand for billions
 MAX_DEPTH: Final = 50
+MAX_BITS: Final = 1024  # of a whole number: what a float holds, and far less than Python refuses to write out
 _TAGS: Final = frozenset(
     f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq")
 )
@@ -64,10 +65,26 @@ class Document:
             case SequenceNode() if node.tag in _TAGS:
                 return [self._plain(loader, item, (*path, at)) for at, item in enumerate(node.value)]
             case ScalarNode() if node.tag in _TAGS:
-                return loader.construct_object(node, deep=True)
+                self._check_text(node)
+                return self._scalar(loader, node)
             case ScalarNode() if node.tag == _DATE:
                 return node.value
         raise BadDocument(f"line {line}: the type {node.tag} is none that is known here; leave it out")
+
+    def _scalar(self, loader: yaml.SafeLoader, node: ScalarNode) -> Any:
+        try:
+            value = loader.construct_object(node, deep=True)
+        except ValueError as error:  # a number of thousands of digits, or one such as 0b2
+            raise BadDocument(f"line {node.start_mark.line + 1}: no number: {_one_line(error)}") from error
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise BadDocument(f"line {node.start_mark.line + 1}: a number of over {MAX_BITS} bits")
+        return value
+
+    def _check_text(self, node: ScalarNode) -> None:
+        if any("\ud800" <= character <= "\udfff" for character in node.value):
+            raise BadDocument(
+                f"line {node.start_mark.line + 1}: half of a surrogate pair, which is no character"
+            )
 
     def _mapping(self, loader: yaml.SafeLoader, node: MappingNode, path: Path) -> dict[str, Any]:
         if node.tag not in _TAGS:
@@ -78,6 +95,8 @@ class Document:
         made: dict[str, Any] = {}
         for name, value in node.value:
             key: Hashable = name.value if isinstance(name, ScalarNode) else None
+            if isinstance(name, ScalarNode):
+                self._check_text(name)
             line = name.start_mark.line + 1
             if not isinstance(key, str):
                 raise BadDocument(f"line {line}: a name is text, and this one is a list or a mapping")

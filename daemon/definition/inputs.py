@@ -1,6 +1,7 @@
 """What an agent's definition asks for at each use: declared inputs, checked all at once and put into its text."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, assert_never
@@ -9,6 +10,7 @@ from msgspec import Meta, Struct
 
 NAME: Final = r"[A-Za-z_][A-Za-z0-9_-]{0,62}"
 REFERENCE: Final = re.compile(r"\$\{inputs\.([^}\n]*)\}")
+QUOTED: Final = "; YAML takes yes, no, on and off for true and false: put it in quotes"
 MAX_VALUE: Final = 1 << 20  # bytes of one value: what a create's body takes at most
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 
@@ -54,7 +56,7 @@ def check(name: str, declared: Input) -> str:
     if declared.required and declared.default is not None:
         return f"{where}.required: one with a default is never missing; leave one of the two out"
     if declared.default is not None and (why := _wrong(declared, declared.default)):
-        return f"{where}.default: {why}"
+        return f"{where}.default: {why}{QUOTED if isinstance(declared.default, bool) else ''}"
     return ""
 
 
@@ -92,7 +94,8 @@ def _wrong(declared: Input, value: Any) -> str:
             what = "text"
         case "number":
             fits = not isinstance(value, bool) and (
-                isinstance(value, int | float)
+                isinstance(value, int)
+                or (isinstance(value, float) and math.isfinite(value))
                 or (isinstance(value, str) and _NUMBER.fullmatch(value) is not None)
             )
             what = "a number"
@@ -126,4 +129,6 @@ def _shown(value: Any) -> str:
         return "a list"
     if isinstance(value, str):
         return repr(value if len(value) <= 60 else value[:60] + "…")
-    return str(value)[:60] if isinstance(value, bool | int | float) else f"a {type(value).__name__}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)[:60] if isinstance(value, int | float) else f"a {type(value).__name__}"

@@ -61,7 +61,7 @@ def test_everything_that_is_wrong_with_the_inputs_is_said_at_once() -> None:
         agent().text({"times": True, "kind": "odd", "what": 1, "loud": "yes"})
     said = str(caught.value).split("; ")
     assert said[0] == "inputs.who: it is missing"
-    assert said[1] == "inputs.times: it is a number, not True"
+    assert said[1] == "inputs.times: it is a number, not true"
     assert said[2] == "inputs.kind: it is one of kind, rude, not 'odd'"
     assert said[3:] == [
         "inputs.what: there is no such input",
@@ -157,6 +157,41 @@ def test_fields_that_are_not_acted_on_are_warned_about_by_name_and_line() -> Non
         ),
         ("spec: [\n", "a.yaml: line 5: not valid YAML"),
         ("spec: {task: x, ? [a] : b}\n", "a.yaml: line 4: a name is text"),
+        ("spec:\n  task: '  '\n", "a.yaml:5: spec.task: it is blank"),
+        (
+            "spec:\n  task: x\n  tools:\n  - name: bash\n  - name: run\n",
+            "a.yaml:8: spec.tools[1].name: run is spec.tools[0] already",
+        ),
+        (
+            "spec:\n  task: x\n  tools: [bash]\n",
+            "a.yaml:6: spec.tools[0]: expected a mapping, not text; write {name: bash}",
+        ),
+        (
+            "spec:\n  task: x\n  model: a/b\n",
+            "a.yaml:6: spec.model: expected a mapping or null, not text; write {provider: ",
+        ),
+        (
+            "spec:\n  task: x\n  inputs: {a: {type: enum, values: [yes, no]}}\n",
+            "a.yaml:6: spec.inputs.a.values[0]: expected text, not true or false; YAML takes yes, no, on and off",
+        ),
+        (
+            "spec:\n  task: x\n  inputs: {a: {default: on}}\n",
+            "a.yaml:6: spec.inputs.a.default: it is text, not true; YAML takes yes, no, on and off",
+        ),
+        (
+            "spec:\n  task: x\n  inputs: {a: {type: number, default: .inf}}\n",
+            "a.yaml:6: spec.inputs.a.default: it is a number, not inf",
+        ),
+        (
+            f"spec:\n  task: x\n  inputs: {{a: {{type: number, default: {'9' * 5000}}}}}\n",
+            "a.yaml: line 6: no number: ",
+        ),
+        (
+            f"spec:\n  task: x\n  inputs: {{a: {{type: number, default: 0x{'f' * 5000}}}}}\n",
+            "a.yaml: line 6: a number of over 1024 bits",
+        ),
+        ('spec:\n  task: "x \\uD800"\n', "a.yaml: line 5: half of a surrogate pair"),
+        ('spec: {task: x}\n"\\uDC00": y\n', "a.yaml: line 5: half of a surrogate pair"),
     ],
 )
 def test_a_fault_is_told_with_its_line_its_field_and_the_fix(spec: str, said: str) -> None:
