@@ -2,8 +2,10 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+import tracemalloc
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -49,6 +51,13 @@ async def received(sock: socket.socket, size: int) -> bytes:
     while len(data) < size:
         data += await loop.sock_recv(sock, size - len(data))
     return data
+
+
+async def lost_by(work: Coroutine[Any, Any, Any]) -> str:
+    """Why what waits on a connection was given up."""
+    with pytest.raises(Lost) as lost:
+        await work
+    return str(lost.value)
 
 
 async def test_what_comes_in_one_piece_with_the_hello_is_taken_up() -> None:
@@ -97,3 +106,85 @@ async def test_whoever_waits_to_send_hears_that_the_connection_has_ended() -> No
         connection.end("gone")
         await asyncio.wait(waiting)
         assert [str(one.exception()) for one in waiting] == ["gone"] * 3
+
+
+async def test_an_answer_that_was_whole_is_taken_and_one_that_was_cut_is_not() -> None:
+    async with dialed(HELLO) as (connection, worker):
+        await connection.hello()
+        with connection.request() as request:
+            whole = frames.encode(frames.Output(id=request.id), b"whole")
+            worker.sendall(whole + whole[:-1])
+            worker.shutdown(socket.SHUT_WR)
+            with pytest.raises(Lost, match="it closed the connection within a frame"):
+                await connection.serve()
+            assert (await request.next())[1] == b"whole"
+            with pytest.raises(Lost, match="within a frame"):
+                await request.next()
+
+
+async def test_a_connection_that_breaks_says_how_to_all_who_wait() -> None:
+    async with dialed(HELLO) as (connection, worker):
+        await connection.hello()
+        with connection.request() as request:
+            async with asyncio.TaskGroup() as group:
+                serving, asking, sending = (
+                    group.create_task(lost_by(work))
+                    for work in (connection.serve(), request.next(), connection.send(bytes(8 << 20)))
+                )
+                await asyncio.sleep(0)
+                worker.close()  # with what it has not read: that is a reset
+        reasons = {one.result() for one in (serving, asking, sending)}
+        assert len(reasons) == 1
+        assert reasons.pop().startswith("the connection broke: ")
+
+
+async def test_what_nobody_waits_for_any_more_takes_no_memory() -> None:
+    async with dialed(HELLO) as (connection, worker):
+        await connection.hello()
+        with connection.request() as request:
+            pass
+        late = frames.encode(frames.Output(id=request.id), bytes(frames.MAX_BODY))
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(connection.serve())
+            tracemalloc.start()
+            try:
+                for _ in range(16):
+                    await asyncio.get_running_loop().sock_sendall(worker, late)
+                worker.sendall(PING)
+                pong = frames.encode(frames.Pong())
+                assert await received(worker, len(pong)) == pong
+                assert tracemalloc.get_traced_memory()[1] < 8 * frames.MAX_BODY
+            finally:
+                tracemalloc.stop()
+            serving.cancel()
+
+
+async def test_a_caller_that_gives_up_its_turn_to_send_keeps_nobody_from_theirs() -> None:
+    async with dialed(HELLO) as (connection, worker):
+        await connection.hello()
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(connection.serve())
+            first, second, third = (
+                group.create_task(connection.send(piece))
+                for piece in (b"a" * (1 << 20), b"b" * (1 << 20), b"c" * (1 << 20))
+            )
+            await asyncio.sleep(0)
+            first.cancel()
+            second.cancel()
+            whole = b"a" * (1 << 20) + b"c" * (1 << 20)
+            assert await received(worker, len(whole)) == whole
+            await third
+            serving.cancel()
+
+
+async def test_a_closed_connection_holds_no_descriptor() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.sendall(HELLO)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        connection = Connection(reader, writer, FakeClock())
+        await connection.hello()
+        connection.end("enough")
+        await connection.closed()
+        assert ours.fileno() == -1
+        assert theirs.recv(1) == b""
