@@ -126,6 +126,8 @@ def ask(target: Target, operation: Operation, mode: schemathesis.GenerationMode)
             case.path_parameters["id"] = id
         if name and operation.path.startswith(api.WORKERS) and "name" in (case.path_parameters or {}):
             case.path_parameters["name"] = name
+        if name and operation.path == api.PROVIDER_TEST:
+            case.path_parameters["name"] = "rehearsal"
         if case.query and "wait" in case.query:
             case.query["wait"] = QUICK
         headers = {"Authorization": f"Bearer {target.key}"}
