@@ -314,8 +314,12 @@ async def test_the_time_limit_ends_a_run_and_keeps_its_output_and_the_state(node
     assert (await node(ticks)).text == "tick\n'ok'\n"
 
 
-async def test_a_callback_that_never_ends_between_runs_is_ended_with_the_run_it_holds_up(node: Node) -> None:
-    await node("const x = 1; setImmediate(() => { while (true) {} })")
+async def test_a_callback_that_never_ends_between_runs_is_ended_with_the_run_it_holds_up(
+    node: Node, tmp_path: Path
+) -> None:
+    began = tmp_path / "began"
+    await node(f"const x = 1; setImmediate(() => {{ fs.writeFileSync('{began}', ''); while (true) {{}} }})")
+    await node.dial.run(f"until [ -e '{began}' ]; do sleep 0.01; done")
     ran = await node("console.log('never')", timeout=0.3)
     assert (ran.text, ran.end.stopped) == ("", "timeout")
     again = await node("x")
