@@ -104,7 +104,7 @@ class Harness:
         config, drafts = fresh.session(create, surface, self.agents, self._models)
         with translated():
             id, made = await self._store.create(*drafts)
-        self._sessions.touch(id)
+            self._sessions.made(made, await made.read())
         self._counts.written(made.n, made.span(0)[1])
         self.census.made(id, config, self._clock())
         return id

@@ -15,7 +15,7 @@ from daemon.harness.errors import Malformed, NotFound, translated
 from daemon.harness.live import LiveReaders
 from daemon.harness.session import Session
 from daemon.protocol import api
-from daemon.protocol.records import Status
+from daemon.protocol.records import Record, Status
 from daemon.provider import prices
 from daemon.statefile.errors import AnewError, Damage, StateFileError
 from daemon.statefile.index import Note, Page, Row
@@ -139,6 +139,16 @@ class Sessions:
         self._touched.add(id)
         self.changes.put(id)
 
+    def made(self, log: SessionLog, found: Sequence[Record]) -> None:
+        """Called for a new session of these records: its file need not be read for the list."""
+        chain = Chain()
+        if log.id in self._loaded or log.n != len(found) or infos.fold(chain, found) is not None:
+            self.touch(log.id)  # somebody else was there already
+            return
+        about = infos.describe(log.id, chain, None, None, readable=log.durable_n, cost=self._cost)
+        self._take_down(log.id, Note(log.span(log.n)[1], about, chain.spent))
+        self.changes.put(log.id)
+
     def rest(self, session: Session) -> None:
         """Called when nobody steps the session any more."""
         self.changes.put(session.id)
@@ -211,10 +221,14 @@ class Sessions:
         log = session.log
         if session.id in self._touched and not session.stepping and not log.broken and log.n == log.durable_n:
             self._touched.discard(session.id)
-            self._notes[session.id] = Note(log.span(log.n)[1], self.describe(session), session.chain.spent)
-            if self._writer is None:
-                loop = asyncio.get_running_loop()
-                self._writer = loop.create_task(self._write(), name="notes for the index")
+            note = Note(log.span(log.n)[1], self.describe(session), session.chain.spent)
+            self._take_down(session.id, note)
+
+    def _take_down(self, id: str, note: Note) -> None:
+        self._notes[id] = note
+        if self._writer is None:
+            loop = asyncio.get_running_loop()
+            self._writer = loop.create_task(self._write(), name="notes for the index")
 
     async def _write(self) -> None:
         """Give the index all notes, those that came meanwhile as the next batch."""
