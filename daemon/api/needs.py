@@ -50,6 +50,10 @@ class Live(Protocol):
         """The next piece; a reader that is late may miss older ones."""
         ...
 
+    async def placed(self) -> tuple[int, LiveEvent]:
+        """The same, after the number of the last record that there was before it; that one may not be durable yet."""
+        ...
+
 
 class Changed(Protocol):
     """One reader's view of which sessions change."""

@@ -1,6 +1,7 @@
 """A turn as a stream of frames, live or from any record on; it ends with exactly one session.ended."""
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ BATCH: Final = 256  # records read in one go
 BYTES: Final = 1 << 20  # of them, unless one alone is more
 STEP: Final = b'"kind":"step"'
 SAYING: Final = frozenset({"message", "step", "error", "end"})  # how a turn stands
-QUEUE: Final = 64
+QUEUE: Final = 1000  # live pieces that wait for a reader; older ones go, and the message that follows has all
 SOON: Final = 0.2  # seconds until a session that nobody steps yet is looked at again
 RESTING: Final[dict[str, Reason | None]] = {  # what a session rests as, and what that says of its turn
     "closed": None,
@@ -67,7 +68,9 @@ class TurnStream(Stream):
         self._traceparent = traceparent
         self._frames: Frames | None = None
         self._stuck = False
-        self._pieces: asyncio.Queue[bytes] = asyncio.Queue(QUEUE)
+        self._pieces: deque[tuple[int, bytes]] = deque(
+            maxlen=QUEUE
+        )  # each after the number of the record before it
         self.told_end = False
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
@@ -81,10 +84,13 @@ class TurnStream(Stream):
                 frames = await self._begin()
                 await self.send(frames.started(self._info, self._warnings))
                 self._frames = frames
-            pieces = [self._pieces.get_nowait() for _ in range(self._pieces.qsize())]
-            if pieces:
-                await self.send(b"".join(pieces))
-            await self._write_records(self._frames)
+            while self._pieces and self._pieces[0][0] <= self._log.durable_n:
+                n, piece = self._pieces.popleft()
+                await self._write_records(
+                    self._frames, n
+                )  # what streams in of a step comes after the step before
+                await self.send(piece)
+            await self._write_records(self._frames, self._pieces[0][0] if self._pieces else None)
             await self._write_end(self._frames)
         except (StateFileError, HarnessError) as error:
             log_line.warning("a turn's frames ended", session=self._log.id, why=str(error))
@@ -119,8 +125,8 @@ class TurnStream(Stream):
                 frames.passed(record)
         return frames
 
-    async def _write_records(self, frames: Frames) -> None:
-        while (tip := self._log.durable_n) > self._cursor:
+    async def _write_records(self, frames: Frames, upto: int | None = None) -> None:
+        while (tip := self._log.durable_n if upto is None else min(upto, self._log.durable_n)) > self._cursor:
             count = min(tip - self._cursor, BATCH)
             while count > 1:
                 start, end = self._log.span(self._cursor, count)
@@ -178,9 +184,9 @@ class TurnStream(Stream):
 
     async def _watch_live(self, live: Live) -> None:
         while True:
-            event = await live.get()
+            n, event = await live.placed()
             if self._frames is not None and (told := self._frames.live(event, _now())):
-                await self._pieces.put(told)
+                self._pieces.append((n, told))
                 self.woken.set()
 
 

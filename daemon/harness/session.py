@@ -35,6 +35,7 @@ class Session:
         self.log = log
         self.chain = chain
         self.live = live
+        live.tip = lambda: log.n
         self._changed = changed
         self._counts = counts or Counts()
         self.wire = Wire()

@@ -95,6 +95,9 @@ class FakeLive:
             await self.there.wait()
         return self.pieces.popleft()
 
+    async def placed(self) -> tuple[int, LiveEvent]:
+        return 0, await self.get()
+
 
 class FakeHarness:
     """Sessions in memory. `before` runs before each change, so that a test can hold it or make it fail."""

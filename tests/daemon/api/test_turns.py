@@ -15,7 +15,7 @@ import pytest
 from daemon.api.agentserver import Caps
 from daemon.api.stream import Limits
 from daemon.harness.errors import Ended
-from daemon.provider.base import ProviderError
+from daemon.provider.base import Delta, ProviderError
 from daemon.statefile.memory import MemoryStore
 from daemon.statefile.store import Store
 from tests.daemon.api.agents import V1, Server, server, settled
@@ -44,6 +44,26 @@ async def idle(s: Server) -> None:
     """Until no turn is under way, nor what a client that went had asked for."""
     await s.served.drain.turns.over()
     await ended("turn of", "stop of")
+
+
+async def test_what_streams_in_comes_between_the_steps_that_it_is_of(path: Path) -> None:
+    provider = FakeProvider(
+        [Delta("text", "He"), Delta("text", "llo"), *says(text("Hello"), run("c", "x", "local"))],
+        [Delta("text", "Wor"), Delta("text", "ld"), *says(text("World"))],
+    )
+    async with server(path, provider) as s:
+        id = await s.create()
+        async with s.turn(id, query="?deltas=1") as frames:
+            told = await frames.rest()
+        so_far, spoken = "", []
+        for _, type, data in told:
+            if type == "message.delta":
+                so_far += data["text"]
+            elif type == "message" and data["role"] == "assistant":
+                spoken.append((so_far, data["text"]))
+                so_far = ""
+        assert spoken == [("Hello", "Hello"), ("World", "World")]
+        assert so_far == ""
 
 
 async def test_of_two_turns_posted_at_once_one_is_taken(path: Path) -> None:
