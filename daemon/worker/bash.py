@@ -61,7 +61,7 @@ class Bash(Interpreter):
     NAME = "bash"
     CONTROL_FD: ClassVar = 0
     ENDED_BY: ClassVar = "exit, exec or set -e in the code does that"
-    STOPS: ClassVar = (GATE, 0, 0)
+    STOPS: ClassVar = (GATE, GATE, GATE)
     SAYS_BEGUN: ClassVar = False
 
     def __init__(self, cwd: str, environ: Mapping[str, str], spawn: Spawn) -> None:

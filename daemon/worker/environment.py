@@ -299,12 +299,10 @@ class Reaper:
         self.detour = bool(answer["detour"])
         return processes(answer["processes"])
 
-    async def signal(
-        self, number: int, *, interpreter: bool = False, others: bool = False
-    ) -> tuple[Process, ...]:
-        """Signal the interpreter, what is new since the mark, or both; the others that got it."""
+    async def signal(self, *, interpreter: int = 0, others: int = 0) -> tuple[Process, ...]:
+        """Signal the interpreter, what was new since the mark by then, or both; the others that got it. 0: none."""
         try:
-            answer = await self.call("signal", number=int(number), interpreter=interpreter, others=others)
+            answer = await self.call("signal", interpreter=int(interpreter), others=int(others))
         except ReaperGone:
             return ()
         return processes(answer["processes"])

@@ -208,7 +208,7 @@ class Interpreter(abc.ABC):
         await first_of(self._reaper.exited, within=WRAPPER_WAIT)
         if not self._reaper.exited.done():
             self.died = self.died or f"{self.NAME} ended; what had started it did not, and was killed"
-            await self._reaper.signal(signal.SIGKILL, interpreter=True)
+            await self._reaper.signal(interpreter=signal.SIGKILL)
 
     def _refuse(self, message: bytes) -> None:
         """The driver does not accept the code of this run: hexadecimal UTF-8, why."""
@@ -407,13 +407,11 @@ class Interpreter(abc.ABC):
                 (TERM_AFTER, KILL_AFTER, LAST_AFTER),
                 strict=True,
             ):
-                if stop:
-                    await self._reaper.signal(stop, interpreter=True)
-                await self._reaper.signal(number, others=True)
+                await self._reaper.signal(interpreter=stop, others=number)
                 if await self._back(began + until, number, 0 if self.SAYS_BEGUN else stop):
                     return
         self.died = f"{self.NAME} did not come back from a run that was stopped, and was killed"
-        await self._reaper.signal(signal.SIGKILL, interpreter=True, others=True)
+        await self._reaper.signal(interpreter=signal.SIGKILL, others=signal.SIGKILL)
         await self._within(GONE_WAIT, self._done)
 
     async def _back(self, until: float, number: signal.Signals, stop: int) -> bool:
@@ -432,9 +430,7 @@ class Interpreter(abc.ABC):
                 return True
             if loop.time() >= until:
                 return False
-            if stop:
-                await self._reaper.signal(stop, interpreter=True)
-            await self._reaper.signal(number, others=True)
+            await self._reaper.signal(interpreter=stop, others=number)
             pause = min(2 * pause, longest)
 
     async def _within(self, seconds: float, future: asyncio.Future[Any]) -> bool:
@@ -444,11 +440,11 @@ class Interpreter(abc.ABC):
     async def _end_leftovers(self) -> tuple[Process, ...]:
         """A stopped run's processes end with it, those that left its group too."""
         loop = asyncio.get_running_loop()
-        found = await self._reaper.signal(signal.SIGTERM, others=True)
+        found = await self._reaper.signal(others=signal.SIGTERM)
         give_up = loop.time() + GONE_WAIT
         while left := await self._reaper.new():
             if loop.time() > give_up:
-                await self._reaper.signal(signal.SIGKILL, others=True)
+                await self._reaper.signal(others=signal.SIGKILL)
                 if loop.time() > give_up + GONE_WAIT:
                     break
             await asyncio.sleep(KILL_EVERY)

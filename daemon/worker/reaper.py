@@ -256,22 +256,26 @@ class Reaper:
                 return True
         return False
 
-    def signal(self, number: int, interpreter: bool, others: bool) -> dict[str, Any]:
-        """Signal the interpreter, one that was halted goes on to take it; then what is new.
+    def signal(self, interpreter: int, others: int) -> dict[str, Any]:
+        """Send the interpreter and what is new a signal each, 0 for none; one that was halted goes on to take it.
+
+        What came while the interpreter got its own is left for the next time: it may not have got it in time to end
+        its code, and would go on with it if what it waits for were ended.
 
         Asked again, it signals only what has come since: a process, or the program that one has become. One that
         was between fork and exec has lost its signal; one that tidies up must not get a second.
         """
-        for pid in self.takes(number) if interpreter and self.alive else ():
+        new = self.new() if others else []
+        for pid in self.takes(interpreter) if interpreter and self.alive else ():
             if (one := process(pid)) and self.is_interpreter(one):
-                send_signal(one, number)
-                if one.state == "T" and number != signal.SIGKILL:
+                send_signal(one, interpreter)
+                if one.state == "T" and interpreter != signal.SIGKILL:
                     send_signal(one, signal.SIGCONT)
         sent = []
-        for one in self.new() if others else ():
+        for one in new:
             title = name(one.pid)
-            stroke = (number, one.pid, one.started, program(one.pid))
-            if stroke not in self.struck and send_signal(one, number):
+            stroke = (others, one.pid, one.started, program(one.pid))
+            if stroke not in self.struck and send_signal(one, others):
                 self.struck.add(stroke)
                 sent.append([one.pid, title])
         return {"processes": sent}
@@ -332,7 +336,7 @@ class Reaper:
             case "new":
                 answer = self.list_new()
             case "signal":
-                answer = self.signal(message["number"], message["interpreter"], message["others"])
+                answer = self.signal(message["interpreter"], message["others"])
             case "interpreter":
                 answer = self.interpreter(message["pid"])
             case "end":

@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import shutil
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -393,6 +394,20 @@ async def test_of_a_stopped_run_no_further_command_begins_and_its_state_is_kept(
     assert "after" not in ran.text
     again = await dial.run("set +eu; trap - EXIT; echo $kept; g() { echo in; echo out; }; g; (echo sub)")
     assert (again.text, again.end.reset) == ("1\nin\nout\nsub\n", "")
+
+
+async def test_of_a_run_that_is_stopped_before_its_shell_has_begun_it_no_second_command_begins(
+    dial: Dial, tmp_path: Path
+) -> None:
+    shell = int((await dial.run("kept=1; echo $$")).text)
+    for n in range(20):
+        os.kill(shell, signal.SIGSTOP)  # as one that has no turn on a busy machine
+        id = dial.begin(f"sleep 300; echo after >>{tmp_path}/after", call=f"c{n}")
+        assert await dial.interrupt(f"c{n}") == ""
+        ran = await dial.ended(id)
+        assert (ran.end.stopped, ran.end.exit) == ("interrupt", None)
+    again = await dial.run("echo $kept")
+    assert (again.text, again.end.reset, os.listdir(tmp_path)) == ("1\n", "", [])
 
 
 async def test_sigint_that_code_sends_to_its_own_shell_ends_the_code(dial: Dial) -> None:
