@@ -1,6 +1,5 @@
 """Build the providers that are configured, and find who serves a `provider/model`."""
 
-import asyncio
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from daemon.provider.anthropic import Anthropic
 from daemon.provider.base import Answer, Lister, Model, Provider, ProviderError, Request
 from daemon.provider.bedrock import Bedrock, endpoint
 from daemon.provider.google import Google
-from daemon.provider.listing import LIMIT, list_models
+from daemon.provider.listing import LIMIT, refresh
 from daemon.provider.openai import OpenAI
 from daemon.provider.openai_chat import OpenAIChat
 from daemon.provider.rehearsal import Rehearsal
@@ -93,17 +92,13 @@ def build(
 
 def resolve(name: str, providers: Mapping[str, Provider]) -> tuple[Provider, Model]:
     """Who serves `provider/model`, and what is known of the model. A real provider may serve models that nobody knows
-    here. Raises ProviderError that lists what is served.
+    here. Raises ProviderError that says what there is.
     """
     wanted, slash, model = name.partition("/")
     provider = providers.get(wanted)
     if not slash or not model or provider is None:
-        why = (
-            "a model is named provider/model"
-            if not slash or not model
-            else f"there is no provider {wanted!r}"
-        )
-        raise ProviderError(f"model {name!r}: {why}; served are {', '.join(served(providers))}", code="model")
+        why = f"there is no provider {wanted!r}" if slash and model else "a model is named provider/model"
+        raise ProviderError(f"model {name!r}: {why}; {_there(providers)}", code="model")
     known = provider.models()
     if isinstance(provider, Rehearsal) and all(model != script.name for script in known):
         there = ", ".join(f"{wanted}/{script.name}" for script in known)
@@ -115,31 +110,14 @@ def resolve(name: str, providers: Mapping[str, Provider]) -> tuple[Provider, Mod
     return provider, models.known_as(model, known, facts)
 
 
+def _there(providers: Mapping[str, Provider]) -> str:
+    """What there is, in a sentence: of providers there are few, of their models hundreds."""
+    return f"there are {', '.join(providers)}, and `outrider models` shows what they serve"
+
+
 def served(providers: Mapping[str, Provider]) -> list[str]:
     """The names, `provider/model`, of all models known to be served, the best of each provider first."""
     return [f"{name}/{model.name}" for name, provider in providers.items() for model in provider.models()]
-
-
-async def refresh(
-    providers: Mapping[str, Provider], http: aiohttp.ClientSession, limit: float = LIMIT
-) -> dict[str, str]:
-    """Ask every server that is worth it for its models, so that `served` and `default_model` know them.
-
-    Why one gave none, by the provider's name; it keeps what it knew. Takes `limit` seconds at most.
-    """
-    failed: dict[str, str] = {}
-
-    async def ask(provider: Lister) -> None:
-        try:
-            await list_models(provider, http, limit)
-        except ProviderError as error:
-            failed[provider.name] = error.message
-
-    async with asyncio.TaskGroup() as group:
-        for name, provider in providers.items():
-            if isinstance(provider, Lister) and provider.lists:
-                group.create_task(ask(provider), name=f"models of {name}")
-    return failed
 
 
 def default_model(providers: Mapping[str, Provider]) -> str:
@@ -175,7 +153,7 @@ class Registry:
         provider = name.partition("/")[0]
         if kind := self._unserved.get(provider):
             what = f"model {name!r}: this release has no wire of kind {kind!r}"
-            raise ProviderError(f"{what}; served are {', '.join(self.served())}", code="model")
+            raise ProviderError(f"{what}; {_there(self.providers)}", code="model")
         found, model = resolve(name, self.providers)
         return found, structs.replace(model, price=self._price(provider, model))
 
@@ -203,9 +181,11 @@ class Registry:
         """See `default_model`."""
         return default_model(self.providers)
 
-    async def refresh(self, http: aiohttp.ClientSession, limit: float = LIMIT) -> dict[str, str]:
+    async def refresh(
+        self, http: aiohttp.ClientSession, limit: float = LIMIT, *, unknown: bool = False
+    ) -> dict[str, str]:
         """See `refresh`."""
-        return await refresh(self.providers, http, limit)
+        return await refresh(self.providers, http, limit, unknown=unknown)
 
 
 def with_environment(

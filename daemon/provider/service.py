@@ -81,6 +81,11 @@ class Providers:
         """Ask servers with this client from now on."""
         self._http = http
 
+    async def begin(self, limit: float) -> None:
+        """Ask the servers of which no model is known; within `limit` seconds. The others can wait for `refresh`."""
+        if self._http is not None:
+            await self._registry.refresh(self._http, limit, unknown=True)
+
     async def refresh(self, limit: float = LIMIT) -> None:
         """Ask the servers that list their models, unless they were asked a moment ago; within `limit` seconds.
 

@@ -233,9 +233,9 @@ async def set_provider(
         say(f"nothing is set of {line(made.name)} any more")
         return OK
     has = f"has a key{_whence(made)}" if made.has_key else "has no key"
-    say(
-        f"{line(made.name)} ({line(made.kind)}) {has} and {count(len(made.models), 'model')}; it holds from now on"
-    )
+    known = f" and {count(len(made.models), 'model')}" if made.models else ""
+    ask = "" if made.models else "; `outrider models` asks it for its models"
+    say(f"{line(made.name)} ({line(made.kind)}) {has}{known}; it holds from now on{ask}")
     return OK
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,12 +90,10 @@ PROVIDERS = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_every_request_of_any_session_keeps_the_rules_and_is_one_that_botocore_would_send(
-    data: st.DataObject,
-) -> None:
-    """Also of one that goes on with another provider or model at any step, with and without tools."""
+def kept(data: st.DataObject) -> None:
+    """Every request keeps the rules and is one that botocore would send, also of a session that goes on with another
+    provider or model at any step, with and without tools.
+    """
     author = Answers(data)
     provider = data.draw(st.sampled_from(PROVIDERS))
     tools = data.draw(st.sampled_from([[TOOL], []]))
@@ -109,6 +108,24 @@ def test_every_request_of_any_session_keeps_the_rules_and_is_one_that_botocore_w
             assert aws_oracle.refused(request) == ""
             assert request.body == provider.compile(query, Wire()).body, "the kept form is the one made anew"
             assert "llama" not in model or b'{"image"' not in request.body
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_every_request_of_any_session_keeps_the_rules_and_is_one_that_botocore_would_send(
+    data: st.DataObject,
+) -> None:
+    kept(data)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+@settings(max_examples=1500, deadline=None)
+@given(st.data())
+def test_every_request_of_many_sessions_keeps_the_rules_and_is_one_that_botocore_would_send(
+    data: st.DataObject,
+) -> None:
+    kept(data)
 
 
 @settings(max_examples=50, deadline=None)

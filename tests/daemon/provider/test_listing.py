@@ -95,6 +95,7 @@ class Server:
         self.answer: Handler = self.lists("first", "second")
         self.url = ""
         self.keys: list[str] = []
+        self.paths: list[str] = []
 
     def lists(self, *names: str) -> Handler:
         async def answer(request: web.Request) -> web.Response:
@@ -115,10 +116,11 @@ async def server() -> AsyncIterator[Server]:
     serving = Server()
 
     async def serve(request: web.Request) -> web.StreamResponse:
+        serving.paths.append(request.path)
         return await serving.answer(request)
 
     app = web.Application()
-    app.router.add_get("/v1/models", serve)
+    app.router.add_get("/{version}/models", serve)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -208,6 +210,23 @@ async def test_a_daemons_providers_ask_when_they_are_told_to_and_not_again_at_on
     assert [model.name for model in described["more"].models] == ["more/mine"]
     chat = described["openai-chat"]
     assert (chat.kind, chat.url, chat.has_key) == ("openai-chat", server.url, False)
+
+
+async def test_a_start_waits_for_the_lists_of_those_alone_of_which_no_model_is_known(
+    server: Server, tmp_path: Path
+) -> None:
+    entries = {
+        "known": {"kind": "google", "url": server.url, "key": "AIza-not-a-real-key"},
+        "local": {"kind": "openai-chat", "url": server.url},
+    }
+    providers = await asyncio.to_thread(Providers, tmp_path / "p.toml", entries, {}, {}, None)
+    async with open_session() as http:
+        providers.use(http)
+        await providers.begin(2.0)
+        assert "local/first" in providers.served()
+        assert server.paths == ["/v1/models"]
+        await providers.refresh()
+    assert "/v1beta/models" in server.paths, "the others are asked after it"
 
 
 async def test_a_server_that_gives_no_list_keeps_the_daemon_going(

@@ -50,10 +50,18 @@ def test_a_model_that_nobody_knows_is_the_providers_to_judge() -> None:
 @pytest.mark.parametrize(
     "name", ["", "tour", "rehearsal", "rehearsal/", "/tour", "nobody/tour", "rehearsal/nope"]
 )
-def test_what_is_not_served_lists_what_is(name: str) -> None:
-    with pytest.raises(ProviderError, match="rehearsal/echo") as caught:
+def test_what_is_not_served_says_what_is(name: str) -> None:
+    with pytest.raises(ProviderError, match=r"there are rehearsal(/tour|, and `outrider models`)") as caught:
         Registry({}, env={}).resolve(name)
     assert caught.value.code == "model"
+
+
+def test_a_wrong_name_among_hundreds_of_models_is_answered_in_one_line() -> None:
+    served = {f"p{n}": ProviderEntry(kind="google", key=KEY) for n in range(5)}
+    with pytest.raises(ProviderError) as caught:
+        Registry(served, env={}).resolve("gemini-3.8-flash")
+    assert "there are p0, p1, p2, p3, p4, rehearsal, and" in caught.value.message
+    assert len(caught.value.message) < 200
 
 
 def test_a_kind_that_has_no_wire_yet_is_said_to_have_none() -> None:
