@@ -18,6 +18,8 @@ from tests.e2e.test_disk import small_disk
 from tests.e2e.test_worker import ENDS, UNTIL_GO, end_well, result, running
 from tests.running import RELEASE
 
+# Each test has a release installed, of thousands of files, has it show that it works, and removes it all at its end.
+pytestmark = pytest.mark.timeout(180)
 ROOT = Path(release.__file__).resolve().parents[1]
 
 
