@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from daemon.plain import count, size
+from daemon.plain import count, line, safe, size
 from daemon.protocol import api
 from daemon.protocol.records import TEXT
 from tui.desk import Chip
@@ -54,15 +54,19 @@ def picture(path: str) -> Chip | None:
     file = Path(path).expanduser()
     try:
         length = file.stat().st_size
+        if not file.is_file():  # to open a pipe would wait for its writer
+            return None
         with file.open("rb") as opened:
             begin = opened.read(16)
     except (OSError, ValueError, RuntimeError):
         return None
     if length > api.MAX_POST:
-        raise NotPostable(f"{file.name} has {size(length)}; a post has at most {size(api.MAX_POST)}")
+        raise NotPostable(
+            f"{line(file.name, 200)} has {size(length)}; a post has at most {size(api.MAX_POST)}"
+        )
     for type, pattern in IMAGES.values():
         if pattern.match(begin):
-            return Chip(f"{file.name} · {size(length)}", type, path=str(file.absolute()))
+            return Chip(f"{line(file.name, 200)} · {size(length)}", type, path=str(file.absolute()))
     return None
 
 
@@ -125,7 +129,9 @@ def completions(begun: str) -> list[str]:
     except (OSError, ValueError, RuntimeError):
         return []
     head = begun[: len(begun) - len(start)]
-    return [head + name for name in sorted(names)[:MOST] if not re.search(r"[\s@]", name)]
+    return [
+        head + name for name in sorted(names)[:MOST] if not re.search(r"[\s@]", name) and safe(name) == name
+    ]
 
 
 def common(words: Sequence[str]) -> str:

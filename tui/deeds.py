@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
-from textual.app import App
+from textual.app import App, SuspendNotSupported
 from textual.theme import Theme
 
 from daemon.client import ApiFailure, Client, Unreachable
@@ -84,6 +84,8 @@ class Deeds(App[None]):
                 text = line(error.message, 1000)
             case Unreachable():
                 text = f"not done: {line(str(error).partition(';')[0], 500)}"
+            case editor.Failed():
+                text = line(str(error), 500)
             case OSError() if error.strerror:
                 text = line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 500)
             case _:
@@ -193,5 +195,14 @@ class Deeds(App[None]):
 
     async def _run_editor(self, path: Path) -> None:
         """It has the terminal and everything else waits; streams go on by number afterwards."""
-        with self.suspend():
-            editor.run(path)
+        try:
+            failed: OSError | editor.Failed | None = None
+            with self.suspend():  # it gives the screen back only where nothing is raised
+                try:
+                    editor.run(path)
+                except (OSError, editor.Failed) as error:
+                    failed = error
+        except SuspendNotSupported as error:
+            raise editor.Failed("an editor needs a terminal, which a browser is not") from error
+        if failed is not None:
+            raise failed

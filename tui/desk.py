@@ -3,6 +3,7 @@
 import hashlib
 import os
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -143,13 +144,14 @@ class Desk:
         In a thread, `changed` is what the loop has `taken`.
         """
         changed = self.taken() if changed is None else changed
-        try:
-            for path in changed:
+        complaint = ""
+        for path in changed:
+            try:
                 self._save(path)
-            self.complaint = ""
-        except OSError as error:
-            self._changed |= changed
-            self.complaint = f"drafts cannot be kept in {self.folder}: {error.strerror}"
+            except OSError as error:
+                self._changed.add(path)
+                complaint = f"drafts cannot be kept in {self.folder}: {error.strerror}"
+        self.complaint = complaint
 
     def _save(self, path: Path) -> None:
         value: Struct | None
@@ -163,12 +165,13 @@ class Desk:
         if value is None:
             path.unlink(missing_ok=True)
             return
+        data = msgspec.json.encode(value)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = path.with_suffix(f".{uuid.uuid4().hex}.new")
         fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with open(fd, "wb") as file:
-                file.write(msgspec.json.encode(value))
+                file.write(data)
             made.replace(path)
         except OSError:
             made.unlink(missing_ok=True)
@@ -188,13 +191,19 @@ class Desk:
         """What was kept; a file that does not read is passed over."""
         self.prefs = _read(self._prefs_path, Prefs) or Prefs()
         drafts = sorted(self.folder.glob("drafts/*.json"), key=_changed_at)
-        for path in drafts[:-KEPT]:
-            path.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that cannot be written is told when something is to be kept
+            for path in drafts[:-KEPT]:
+                path.unlink(missing_ok=True)
         for path in drafts[-KEPT:]:
             if (draft := _read(path, Draft)) is not None:
                 self._drafts[path.stem] = draft
+        # What names no session is not ours: its draft would be a file anywhere.
         for path in self.folder.glob("unsent/*.json"):
-            if (unsent := _read(path, Unsent)) is not None and unsent.key == path.stem:
+            if (
+                (unsent := _read(path, Unsent)) is not None
+                and unsent.key == path.stem
+                and unsent.session.isalnum()
+            ):
                 self._unsent[unsent.key] = unsent
 
 
@@ -208,5 +217,5 @@ def _changed_at(path: Path) -> float:
 def _read(path: Path, kind: type[T]) -> T | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

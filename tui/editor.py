@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shlex
+import signal
 import subprocess
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -12,8 +13,15 @@ from typing import Final
 USUAL: Final = "vi"  # where neither VISUAL nor EDITOR names one
 
 
+class Failed(Exception):
+    """The editor did not end well; the message names it."""
+
+
 async def edited(text: str, edit: Callable[[Path], Awaitable[None]]) -> str:
-    """`text` as `edit` leaves it in a file of the owner's alone, without line ends at its end. Raises OSError."""
+    """`text` as `edit` leaves it in a file of the owner's alone, without line ends at its end.
+
+    Raises OSError, Failed.
+    """
     path = await asyncio.to_thread(_made, text)
     try:
         await edit(path)
@@ -23,17 +31,35 @@ async def edited(text: str, edit: Callable[[Path], Awaitable[None]]) -> str:
 
 
 def run(path: Path) -> None:
-    """The editor on the terminal, until the person leaves it. Blocks. Raises OSError."""
-    command = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or USUAL)
-    subprocess.run([*command, str(path)], check=False)
+    """The editor on the terminal, until the person leaves it. Blocks the main thread. Raises OSError, Failed."""
+    name = next((name for name in ("VISUAL", "EDITOR") if os.environ.get(name, "").strip()), "")
+    named = os.environ[name] if name else USUAL
+    try:
+        command = shlex.split(named)
+    except ValueError as error:
+        raise Failed(f"{name}={named}: {error}") from error
+    # A ctrl+c there is the editor's, and would end us too. Not SIG_IGN: that the editor would inherit.
+    before = {number: signal.signal(number, _not_ours) for number in (signal.SIGINT, signal.SIGQUIT)}
+    try:
+        done = subprocess.run([*command, str(path)], check=False)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if done.returncode:
+        how = f"exit {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+        raise Failed(f"{command[0]} ended with {how}: the message is as it was")
+
+
+def _not_ours(number: int, frame: object) -> None:
+    """Pass over a signal."""
 
 
 def _made(text: str) -> Path:
     fd, name = tempfile.mkstemp(prefix="outrider-", suffix=".md")
-    with open(fd, "w") as file:
-        file.write(text)
+    with open(fd, "wb") as file:
+        file.write(text.encode("utf-8", "replace"))
     return Path(name)
 
 
 def _read(path: Path) -> str:
-    return path.read_text(errors="replace").rstrip("\n")
+    return path.read_text("utf-8", "replace").rstrip("\n")

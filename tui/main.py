@@ -65,18 +65,29 @@ async def _run(client: Client, desk: Desk, given: Given) -> int:
         app = OutriderApp(client, desk, given)
         gc.freeze()  # what is imported stays: to look it all through takes 40 ms, in which no key is heard
         loop.add_signal_handler(signal.SIGTERM, lambda: app.call_later(app.action_quit))
-        loop.add_signal_handler(signal.SIGHUP, _hung_up, app, desk)
+        loop.add_signal_handler(signal.SIGHUP, _ended, signal.SIGHUP, app, desk)
+        for number in (
+            signal.SIGINT,
+            signal.SIGQUIT,
+        ):  # not by the loop: it would hear what an editor's keys sent
+            signal.signal(
+                number, lambda number, _: loop.call_soon_threadsafe(_ended, signal.Signals(number), app, desk)
+            )
         await app.run_async()
     if (fault := patches.fault(app)) is not None:
         raise fault
     return app.return_code or 0
 
 
-def _hung_up(app: OutriderApp, desk: Desk) -> None:
-    """The terminal is gone, and whatever is drawn now would wait for it for ever: keep what was written, and end."""
+def _ended(number: signal.Signals, app: OutriderApp, desk: Desk) -> None:
+    """End at once: the terminal may be gone, and whatever is drawn then would wait for it for ever.
+
+    What was written is kept, and a terminal that is still there is given back.
+    """
     app.put_away()
     desk.save()
-    os._exit(128 + signal.SIGHUP)
+    patches.give_back(app)
+    os._exit(128 + number)
 
 
 def _themes(folder: Path) -> tuple[Theme, ...]:

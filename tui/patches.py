@@ -1,8 +1,12 @@
 """What Textual 8.2.8 gets wrong for us, put right in one place; another version is left as it is."""
 
 import codecs
+import os
 import re
+import sys
+import termios
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 import textual
@@ -22,6 +26,12 @@ _REPORT: Final = re.compile(
     r"\x1b\]\d{1,4};[^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[P_^X][^\x07\x1b]*\x1b\\|\x1b\[[?>=][\d;:]*[A-Za-z]"
 )
 _REPORT_BEGUN: Final = re.compile(r"\x1b(?:\]\d{1,4}(?:;|\Z)|[P_^X])[^\x07\x1b]*\x1b?\Z|\x1b\[[?>=][\d;:]*\Z")
+
+# Out of bracketed paste, mouse, focus reports, other keys, title, alternate screen; lines wrap, the cursor shows.
+LEAVE: Final = (
+    b"\x1b[?2026l\x1b[?2004l\x1b[?7h\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?2048l"
+    b"\x1b[?1004l\x1b[>4m\x1b[<u\x1b[23;2t\x1b[?1049l\x1b[?25h"
+)
 
 _patched = False
 
@@ -104,6 +114,23 @@ def ask_for_keys(app: App[Any]) -> None:
 def set_title(app: App[Any], title: str) -> None:
     """The terminal's title; empty gives the one from before back, with the keys as they were."""
     _write(app, f"\x1b]2;{title}\x07" if title else "\x1b[>4m\x1b[23;2t")
+
+
+def give_back(app: App[Any]) -> None:
+    """The terminal as it was before, without waiting: it may be gone, or take nothing any more."""
+    driver = app._driver
+    if not isinstance(driver, linux_driver.LinuxDriver):
+        return
+    with suppress(OSError, termios.error):
+        if driver.attrs_before is not None:
+            termios.tcsetattr(driver.fileno, termios.TCSANOW, driver.attrs_before)
+        out = sys.__stderr__.fileno() if sys.__stderr__ else -1  # where Textual draws
+        waits = os.get_blocking(out)
+        os.set_blocking(out, False)
+        try:
+            os.write(out, LEAVE)
+        finally:
+            os.set_blocking(out, waits)
 
 
 def _write(app: App[Any], text: str) -> None:

@@ -2,7 +2,9 @@
 ended and started in between; and left."""
 
 import base64
+import os
 import shlex
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -215,3 +217,54 @@ def test_a_draft_outlives_a_terminal_that_is_closed(here: Place) -> None:
         screen.until("no message yet")
         screen.press("Enter")
         screen.until("half a thought")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM])
+def test_a_signal_gives_the_terminal_back_and_keeps_the_draft(here: Place, number: signal.Signals) -> None:
+    here.up()
+    here.ok("new", "--model", "rehearsal/echo")
+    with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:
+        screen.until("no message yet")
+        screen.press("Enter")
+        screen.until("write a message")
+        screen.write("half a thought")
+        screen.until("half a thought")
+        assert screen.told("#{alternate_on}#{mouse_any_flag}") == "11"
+        os.kill(int(screen.told("#{pane_pid}")), number)
+        screen.ended()
+        assert screen.told("#{alternate_on}#{mouse_any_flag}") == "00"
+        assert "Traceback" not in screen.screen()
+    with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:
+        screen.until("no message yet")
+        screen.press("Enter")
+        screen.until("half a thought")
+
+
+def test_an_editor_that_there_is_not_is_told_on_the_screen(here: Place) -> None:
+    here.up()
+    here.ok("new", "--model", "rehearsal/echo")
+    with tmux(here.home, OUTRIDER, {**here.environ, "VISUAL": "/no/ed"}, here.work, (80, 24)) as screen:
+        screen.until("no message yet")
+        screen.press("Enter")
+        screen.until("write a message")
+        screen.write("half a thought")
+        screen.press("C-g")
+        screen.until("half a thought", "/no/ed: No such file")
+
+
+def test_ctrl_c_in_an_editor_comes_back_to_the_message_as_it_was(here: Place) -> None:
+    here.up()
+    here.ok("new", "--model", "rehearsal/echo")
+    slow = here.home / "slow"
+    slow.write_text("#!/bin/sh\necho I edit; read line\n")
+    slow.chmod(0o700)
+    with tmux(here.home, OUTRIDER, {**here.environ, "VISUAL": str(slow)}, here.work, (80, 24)) as screen:
+        screen.until("no message yet")
+        screen.press("Enter")
+        screen.until("write a message")
+        screen.write("half a thought")
+        screen.until("half a thought")
+        screen.press("C-g")
+        screen.until("I edit")
+        screen.press("C-c")
+        screen.until("half a thought", "slow ended with")

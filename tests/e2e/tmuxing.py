@@ -54,7 +54,11 @@ class Tmux:
 
     @property
     def title(self) -> str:
-        return self.run("display-message", "-t", "it", "-p", "#{pane_title}").strip()
+        return self.told("#{pane_title}")
+
+    def told(self, what: str) -> str:
+        """What tmux knows of the terminal, by its names for it."""
+        return self.run("display-message", "-t", "it", "-p", what).strip()
 
 
 @contextmanager

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,21 @@ def test_a_half_written_path_is_completed(tmp_path: Path, monkeypatch: pytest.Mo
     assert attach.common(["source/app.py", "source/ask.py"]) == "source/a"
     assert attach.common(["one", "one two"]) == "one"
     assert attach.common([]) == ""
+
+
+def test_a_name_that_a_terminal_would_act_on_or_that_is_no_text_is_not_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (b"a-good", b"a-\xff", b"a-\x1b[31m"):
+        (tmp_path / os.fsdecode(name)).write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert attach.completions("a") == ["a-good"]
+
+
+def test_a_picture_is_no_pipe_and_its_name_is_drawn_as_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    assert attach.picture(str(tmp_path / "pipe.png")) is None
+    (tmp_path / "\x1b[2J.png").write_bytes(PNG)
+    chip = attach.picture(str(tmp_path / "\x1b[2J.png"))
+    assert chip is not None
+    assert chip.name.startswith("␛[2J.png")

@@ -102,3 +102,34 @@ def test_what_is_kept_reads_as_json(tmp_path: Path) -> None:
     desk.write("s1", "é\n")
     desk.save()
     assert msgspec.json.decode((desk.folder / "drafts" / "s1.json").read_bytes())["text"] == "é\n"
+
+
+def test_a_file_without_an_end_and_a_post_to_no_session_are_passed_over(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "d")
+    desk.write("s1", "kept")
+    post = desk.post("s1", "x", PARTS, (), 1)
+    desk.prefer(Prefs(theme="nord"))
+    desk.save()
+    (desk.folder / "prefs.json").write_text('{"x":' + "[" * 100_000)
+    path = desk.folder / "unsent" / f"{post.key}.json"
+    path.write_text(path.read_text().replace('"s1"', '"../../s1"'))
+    again = Desk(tmp_path, "d")
+    assert again.prefs == Prefs()
+    assert again.draft("s1").history == ("x",)
+    assert again.unsent() == []
+
+
+def test_one_file_that_cannot_be_written_keeps_no_other_back(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "d")
+    for name in ("s1", "s2", "s3"):
+        desk.write(name, name)
+    (desk.folder / "drafts" / "s2.json").mkdir(parents=True)
+    desk.save()
+    assert str(desk.folder) in desk.complaint
+    assert desk.dirty
+    again = Desk(tmp_path, "d")
+    assert [again.draft(name).text for name in ("s1", "s2", "s3")] == ["s1", "", "s3"]
+    (desk.folder / "drafts" / "s2.json").rmdir()
+    desk.save()
+    assert (desk.complaint, desk.dirty) == ("", False)
+    assert files(tmp_path) == ["drafts/s1.json", "drafts/s2.json", "drafts/s3.json"]
