@@ -22,6 +22,7 @@ from tests.e2e.rehearsing import results, runs, script, uses
 SESSIONS: Final = 4
 ROUNDS: Final = 10
 KILLS: Final = 25
+AIMED: Final = 4  # of them that come while a run goes: on a busy machine all others may hit shells that start
 BIG: Final = "0123456789abcdef" * 4096
 
 
@@ -109,6 +110,15 @@ def verify(folder: Path, found: list[Record]) -> Counter[str]:
     return unknown
 
 
+def begun(here: Stage) -> int:
+    """How much the runs of all sessions have written."""
+    return sum(path.stat().st_size for path in here.folder.glob("s*/ran"))
+
+
+def runs_go(here: Stage, before: int) -> bool:
+    return begun(here) > before
+
+
 def another(here: Stage, before: int) -> bool:
     return here.keeper() not in (0, before)
 
@@ -121,8 +131,11 @@ async def test_whatever_is_killed_and_when_each_call_is_done_once_or_said_to_be_
 ) -> None:
     async with driver(here) as on:
         folders = {await begin(on, here.folder / f"s{n}"): here.folder / f"s{n}" for n in range(SESSIONS)}
-        for _ in range(KILLS):
-            await pause(random.uniform(0.02, 0.5))
+        for n in range(KILLS):
+            if n < AIMED:
+                await becomes(partial(runs_go, here, begun(here)), "a run goes")
+            else:
+                await pause(random.uniform(0.02, 0.5))
             keeper = here.keeper()
             if daemon_too and random.random() < 0.4:
                 here.daemon.kill()

@@ -72,6 +72,7 @@ def left(scratch: Path) -> list[str]:
     return sorted(path.name for path in (scratch / install.FOLDER).iterdir() if path.is_dir())
 
 
+@pytest.mark.timeout(180)  # four times a release shows that it works, each with a keeper of its own
 def test_a_release_is_installed_from_the_files_of_the_one_that_runs(scratch: Path) -> None:
     for other in ("1.0", "1.1", ".new-1"):
         (scratch / install.FOLDER / other / "bin").mkdir(parents=True)
