@@ -29,6 +29,8 @@ from tui.widgets.table import Row
 FLUSH: Final = 0.1  # seconds in which changes of sessions are gathered before the screen is told
 SAVE: Final = 1.0  # seconds in which changes of drafts are gathered before they are written
 AGAIN: Final = 5.0  # seconds until a daemon that refused to be watched is asked again
+KEY: Final = "OUTRIDER_KEY"
+KEYLESS: Final = 401
 TOASTS: Final = 3  # at once; more are counted
 THEME: Final = "textual-dark"
 
@@ -110,7 +112,8 @@ class OutriderApp(Deeds):
                 async for event in events:
                     self._take(event)
         except ApiFailure as error:
-            self._link(error.message)
+            here = f"; here {KEY} holds it" if error.status == KEYLESS else ""
+            self._link(error.message + here)
 
     def _take(self, event: Watched) -> None:
         match event:

@@ -3,9 +3,10 @@
 import codecs
 import os
 import re
+import signal
 import sys
 import termios
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ def apply() -> bool:
         _know_modified_keys()
         _drop_reports()
         _end_in_a_sentence()
+        _end_with_the_terminal()
         _patched = True
     return _patched
 
@@ -51,11 +53,19 @@ def apply() -> bool:
 def _tolerate_any_bytes() -> None:
     """One byte that is not UTF-8 ends the thread that reads the keyboard: https://github.com/Textualize/textual/issues/6456"""
 
-    def tolerant(encoding: str) -> Callable[[], codecs.IncrementalDecoder]:
-        made = codecs.getincrementaldecoder(encoding)
-        return lambda: made(errors="replace")
+    linux_driver.getincrementaldecoder = lambda _: _Tolerant  # type: ignore[attr-defined, assignment]
 
-    linux_driver.getincrementaldecoder = tolerant  # type: ignore[attr-defined, assignment]
+
+class _Tolerant(codecs.getincrementaldecoder("utf-8")):  # type: ignore[misc]
+    """Any bytes; none at all are the end of a terminal, where Textual would ask for more without a pause."""
+
+    def __init__(self) -> None:
+        super().__init__(errors="replace")
+
+    def decode(self, data: bytes, final: bool = False) -> str:
+        if not data and not final:
+            raise EOFError
+        return str(super().decode(data, final))
 
 
 def _know_modified_keys() -> None:
@@ -99,6 +109,20 @@ def _end_in_a_sentence() -> None:
         self._close_messages_no_wait()
 
     App._fatal_error = close  # type: ignore[method-assign]
+
+
+def _end_with_the_terminal() -> None:
+    """A terminal that goes away does not send SIGHUP to everybody: not to who is in no session of it, say."""
+
+    def read(self: Any) -> None:
+        try:
+            self.run_input_thread()
+        except (OSError, EOFError):
+            os.kill(os.getpid(), signal.SIGHUP)
+        except Exception as error:  # noqa: BLE001 - there is no other way out of this thread
+            self._app.call_later(self._app._handle_exception, error)
+
+    linux_driver.LinuxDriver._run_input_thread = read  # type: ignore[method-assign]
 
 
 def fault(app: App[Any]) -> Exception | None:

@@ -5,11 +5,12 @@ import base64
 import os
 import shlex
 import signal
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.tmuxing import Tmux, tmux
+from tests.e2e.tmuxing import PATIENCE, Tmux, tmux
 from tests.running import OUTRIDER, Place, place
 
 WAITING = """
@@ -268,3 +269,19 @@ def test_ctrl_c_in_an_editor_comes_back_to_the_message_as_it_was(here: Place) ->
         screen.until("I edit")
         screen.press("C-c")
         screen.until("half a thought", "slow ended with")
+
+
+def test_a_terminal_that_goes_away_without_a_signal_ends_it(here: Place) -> None:
+    here.up()
+    here.ok("new", "--model", "rehearsal/echo")
+    terminal, its = os.openpty()  # of which it is no session: nobody sends it SIGHUP
+    environ = {**here.environ, "TERM": "xterm-256color"}
+    with subprocess.Popen(
+        OUTRIDER, stdin=its, stdout=its, stderr=its, env=environ, cwd=here.work, start_new_session=True
+    ) as ui:
+        os.close(its)
+        seen = b""
+        while b"session" not in seen:
+            seen += os.read(terminal, 65536)
+        os.close(terminal)
+        assert ui.wait(PATIENCE) == 128 + signal.SIGHUP
