@@ -104,8 +104,8 @@ class SessionsScreen(DaemonScreen):
         parts = ["outrider", app.given.where]
         of = f"{shown} of " if shown != len(infos) else ""
         parts.append(f"{of}{count(len(infos), 'session')}")
-        parts += [f"{at_work} at work"] if at_work else []
-        parts += [f"{wanting} {'wants' if wanting == 1 else 'want'} you"] if wanting else []
+        parts += [f"{at_work:,} at work"] if at_work else []
+        parts += [f"{wanting:,} {'wants' if wanting == 1 else 'want'} you"] if wanting else []
         parts += [f"by {self._sort}"] if self._sort != "updated" else []
         self.query_one("#bar", Static).update(" · ".join(parts))
 
