@@ -6,7 +6,6 @@ from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-import structlog
 from aiohttp import web
 
 from daemon.api.gate import Caller
@@ -21,8 +20,6 @@ CACHE: Final = 8 << 20  # bytes of encoded records kept for all readers together
 BATCH: Final = 256 << 10  # bytes that are read, and written, in one go
 BATCH_RECORDS: Final = 256
 QUEUE: Final = 64  # live pieces on their way to one reader; the harness drops old ones where this is full
-
-log_line = structlog.get_logger("daemon.api")
 
 
 class Cache:
@@ -136,7 +133,10 @@ class _Reader(Stream):
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run beside the stream."""
-        return [self._watch_records(), *([] if self._live is None else [self._watch_live(self._live)])]
+        return [
+            self.watch_records(self._log),
+            *([] if self._live is None else [self._watch_live(self._live)]),
+        ]
 
     async def write(self) -> None:
         if self._cursor > self._log.durable_n and not self._caught_up:
@@ -147,7 +147,7 @@ class _Reader(Stream):
         try:
             await self._write_records()
         except StateFileError as error:
-            self._end(error)
+            self.lose(error)
         return None
 
     def backlog(self) -> int:
@@ -169,22 +169,6 @@ class _Reader(Stream):
         pieces = [self._pieces.get_nowait() for _ in range(self._pieces.qsize())]
         if pieces:
             await self.send(b"".join(pieces))
-
-    async def _watch_records(self) -> None:
-        seen = self._log.durable_n
-        try:
-            while True:
-                await self._log.wait(seen)
-                seen = self._log.durable_n
-                self.woken.set()
-        except StateFileError as error:
-            self._end(error)
-
-    def _end(self, error: StateFileError) -> None:
-        """The file has to be opened again: the client's next connection does it."""
-        log_line.warning("events ended", session=self._log.id, at=self._cursor, why=str(error))
-        self.over = True
-        self.woken.set()
 
     async def _watch_live(self, live: Live) -> None:
         while True:

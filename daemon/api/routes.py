@@ -63,7 +63,9 @@ class Route(Struct, frozen=True, kw_only=True):
         found = {*ALWAYS, *self.refusals}
         found.update(KEYED if self.role is not None else ())
         found.update(BODIED if self.body is not None else ())
-        found.update((422,) if self.body is not None and self.body.type is not None else ())  # a field is wrong
+        found.update(
+            (422,) if self.body is not None and self.body.type is not None else ()
+        )  # a field is wrong
         found.update((404,) if "{" in self.path else ())
         return sorted(found)
 

@@ -9,7 +9,9 @@ from aiohttp import web
 from msgspec import Struct
 
 from daemon.api.gate import Caller
+from daemon.api.needs import Log
 from daemon.protocol import api, events
+from daemon.statefile.errors import StateFileError
 
 PIECE: Final = 64 << 10  # bytes handed to the connection before it is asked whether it has room
 IDLE: Final = 75.0  # longer than proxies keep theirs, so that the end comes from them
@@ -91,6 +93,23 @@ class Stream:
         """Send an error as the last event."""
         await self.send(events.encode(api.ApiError(api.ApiErrorBody(status, why))))
         self.over = True
+
+    async def watch_records(self, log_of: Log) -> None:
+        """Wake the stream at each durable record of a session."""
+        seen = log_of.durable_n
+        try:
+            while True:
+                await log_of.wait(seen)
+                seen = log_of.durable_n
+                self.woken.set()
+        except StateFileError as error:
+            self.lose(error)
+
+    def lose(self, error: Exception) -> None:
+        """End the stream: the file has to be opened again, which the client's next connection does."""
+        log.warning("events ended", why=str(error), **self._about)
+        self.over = True
+        self.woken.set()
 
     async def _sleep(self) -> None:
         if not self.over:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import structlog
 from aiohttp import web
 
 from daemon.api.frames import Frames
@@ -38,8 +37,6 @@ UNTAKEN: Final = (
     "nobody steps this session any more, since what came next could not be recorded: make room in the data folder, "
     "then retry it"
 )
-
-log_line = structlog.get_logger("daemon.api")
 
 
 class TurnStream(Stream):
@@ -76,7 +73,7 @@ class TurnStream(Stream):
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run beside the stream."""
         live = [] if self._live is None else [self._watch_live(self._live)]
-        return [self._watch_records(), self._watch_rest(), *live]
+        return [self.watch_records(self._log), self._watch_rest(), *live]
 
     async def write(self) -> None:
         try:
@@ -93,8 +90,7 @@ class TurnStream(Stream):
             await self._write_records(self._frames, self._pieces[0][0] if self._pieces else None)
             await self._write_end(self._frames)
         except (StateFileError, HarnessError) as error:
-            log_line.warning("a turn's frames ended", session=self._log.id, why=str(error))
-            self.over = True
+            self.lose(error)
 
     async def last(self) -> None:
         """The end of a stream whose turn goes on without it."""
@@ -150,18 +146,6 @@ class TurnStream(Stream):
         elif self._stuck and info.status in WAITING:
             self.told_end = self.over = True
             await self.send(frames.lost(info, UNTAKEN, "no_space", _now()))
-
-    async def _watch_records(self) -> None:
-        seen = self._log.durable_n
-        try:
-            while True:
-                await self._log.wait(seen)
-                seen = self._log.durable_n
-                self.woken.set()
-        except StateFileError as error:
-            log_line.warning("a turn's frames ended", session=self._log.id, why=str(error))
-            self.over = True
-            self.woken.set()
 
     async def _watch_rest(self) -> None:
         """Wake the stream each time the session rests; it is the stream that looks whether that is the end.

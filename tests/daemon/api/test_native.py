@@ -425,6 +425,7 @@ async def test_workers_and_providers_are_listed(http: Http, harness: FakeHarness
                 "kind": "rehearsal",
                 "url": "",
                 "has_key": False,
+                "key_from": "",
                 "served": True,
                 "models": [{"name": "rehearsal/tour", "context": 1000}],
             }
