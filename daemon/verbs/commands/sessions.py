@@ -43,7 +43,9 @@ def info(id: str, json: bool) -> int:
 
 @click.command(short_help="Say whether a session's next request would be accepted.")
 @id_argument
-@click.option("--provider", default="", metavar="NAME", help="As if this provider's first model had the session.")
+@click.option(
+    "--provider", default="", metavar="NAME", help="As if this provider's first model had the session."
+)
 @click.option(
     "--model",
     default="",

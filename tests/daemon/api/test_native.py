@@ -426,6 +426,7 @@ async def test_workers_and_providers_are_listed(http: Http, harness: FakeHarness
                 "url": "",
                 "has_key": False,
                 "key_from": "",
+                "problem": "",
                 "served": True,
                 "models": [{"name": "rehearsal/tour", "context": 1000}],
             }
