@@ -60,6 +60,7 @@ def test_images_that_come_at_once_are_too_many_at_once(provider: Provider) -> No
     assert shown(sent) == KEPT
 
 
+@pytest.mark.campaign
 def test_a_request_that_is_too_large_loses_half_of_its_images(provider: Provider) -> None:
     image = Media("image/png", picture() + bytes(MAX_BYTES // 13))
     turns, wire = [user("go", *[image] * 20)], Wire()

@@ -154,7 +154,12 @@ def test_what_the_messages_api_refuses_is_a_problem(messages: tuple[Any, ...], p
         ({"tools": [{"name": "a b", "input_schema": {"type": "object"}}]}, "tools.0: no name"),
         ({"tools": [7]}, "tools.0: no name"),
         ({"metadata": [{"cache_control": {}}] * 5}, "5 cache marks, where 4 are allowed"),
-        ({"metadata": "x" * rules_messages.SIZE}, "bytes, where 32000000 are allowed"),
+        pytest.param(
+            {"metadata": "x" * rules_messages.SIZE},
+            "bytes, where 32000000 are allowed",
+            marks=pytest.mark.campaign,
+            id="size",
+        ),
     ],
 )
 def test_what_the_messages_api_refuses_in_the_head_is_a_problem(fields: dict[str, Any], problem: str) -> None:

@@ -139,6 +139,7 @@ def test_what_the_api_refuses_is_a_problem(request_: bytes, problem: str) -> Non
     assert any(problem in one for one in problems(request_)), problems(request_)
 
 
+@pytest.mark.campaign
 def test_a_request_that_is_too_large_is_a_problem() -> None:
     assert "where 20000000 are allowed" in problems(body(of("user", {"text": "x" * 20_000_000})))[0]
 

@@ -142,6 +142,7 @@ def house(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.campaign
 def test_what_is_missing_comes_from_pip_or_the_reason_says_what_pip_said(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
