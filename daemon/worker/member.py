@@ -252,8 +252,10 @@ class Member:
                 await up.greet_anew()
             raise link.Gone(f"{self._spoken(error)} ({up.finder.path}){self._unknown}") from error
         self._unknown = ""
-        if up.finder.state is not State.DIRECT:
-            self._wonder()  # it may be heard elsewhere by now, and by the relay nothing would ever fail
+        if up.finder.state is State.RELAYED:
+            # It may be heard elsewhere by now, and by the relay nothing would ever fail. When this connection is lost
+            # the question is another one, and does not wait for long.
+            self._wonder(ASK_AGAIN)
         try:
             return await asyncio.open_connection(sock=sock, limit=link.FIRST_LINE)
         except OSError as error:
@@ -273,16 +275,15 @@ class Member:
         up.finder.suspect()
         self._wonder()
 
-    def _wonder(self) -> None:
-        """Ask what became of this machine, once it is time to ask again."""
+    def _wonder(self, wait: float = ASK_EVERY) -> None:
+        """Ask what became of this machine, once it is time to ask again; `wait`: seconds until the time after that."""
         if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask(), name="mesh standing")  # noqa: TID251 - ended by `_end`
+            self._asking = asyncio.create_task(self._ask(wait), name="mesh standing")  # noqa: TID251 - ended by `_end`
 
-    async def _ask(self) -> None:
+    async def _ask(self, wait: float) -> None:
         """Learn from the join listener what became of this machine."""
         await asyncio.sleep(self._asked - time.monotonic())
         before = self._membership
-        wait = ASK_EVERY
         try:
             pair = await asyncio.to_thread(identity.pair, self._folder)
             told, answer, place = await asking.stand(before, pair, os.environ)
