@@ -26,6 +26,8 @@ PR_SET_CHILD_SUBREAPER = 36
 END_GRACE = 0.5  # seconds from SIGTERM to SIGKILL: enough to remove a lock file
 END_TRIES = 5.0  # seconds that processes get to go after SIGKILL; one in an uninterruptible wait may not
 ROUND = 0.005  # seconds between two rounds of killing
+SNATCHES = 100  # times that children are killed unseen before others are looked for again
+LOOKS = 8  # times that the subreaper's children are read anew, where some ended meanwhile
 OOM_SCORE = "300"  # short of memory, the kernel takes an agent's processes before the keeper
 NAME_LENGTH = 120  # characters of a command line that is shown
 
@@ -33,6 +35,7 @@ NAME_LENGTH = 120  # characters of a command line that is shown
 class Process(NamedTuple):
     pid: int
     parent: int
+    group: int
     started: int  # clock ticks since boot: with the pid it names a process for ever
     state: str
 
@@ -47,7 +50,7 @@ def process(pid: int) -> Process | None:
     state = fields[0].decode()
     if state == "Z" and int(fields[17]) > 1:
         state = "S"  # only its first thread has ended; the others go on, or have not ended yet
-    return Process(pid, int(fields[1]), int(fields[19]), state)
+    return Process(pid, int(fields[1]), int(fields[2]), int(fields[19]), state)
 
 
 def children(pid: int) -> list[int]:
@@ -70,15 +73,27 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(root: int) -> dict[int, Process]:
-    """Every process below `root` now; one that forks meanwhile may be missed, so killing goes in rounds."""
+    """Every process below `root`, a subreaper, now; one that forks meanwhile may be missed, so killing goes in rounds.
+
+    A process that ends while it is looked at hands its children to `root`, which is then asked once more: what is
+    never the same process for long would else be seen as nothing at all.
+    """
     try:
         found: dict[int, Process] = {}
-        todo = children(root)
-        while todo:
-            pid = todo.pop()
-            if pid not in found and (one := process(pid)):
-                found[pid] = one
-                todo += children(pid)
+        for _ in range(LOOKS):
+            todo = [pid for pid in children(root) if pid not in found]
+            ended = False
+            while todo:
+                pid = todo.pop()
+                below = children(pid)
+                one = process(pid)
+                if one is None or one.state in "ZX":
+                    ended = True
+                if one is not None and pid not in found:
+                    found[pid] = one
+                    todo += below
+            if not ended:
+                break
         return found
     except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
         return descendants_by_parent(root)
@@ -140,6 +155,16 @@ def send_signal(one: Process, number: int) -> bool:
     return True
 
 
+def kill_groups(groups: set[int]) -> None:
+    """End whole process groups of descendants: none of them comes by between the look at it and the signal.
+
+    The interpreter leads a session of its own, so a group below it has descendants only.
+    """
+    for group in groups - {os.getpgrp(), 0, 1}:
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+
+
 class Reaper:
     """The environment's processes: `shell` (the interpreter) and all that came of it."""
 
@@ -179,17 +204,21 @@ class Reaper:
             os.close(fd)
         self.send({"event": "started", "pid": self.shell})
 
-    def reap(self) -> None:
-        """Collect every child that ended, ours or adopted; tell of the interpreter's end."""
+    def reap(self) -> bool:
+        """Collect every child that ended, ours or adopted; tell of the interpreter's end.
+
+        False once there is no child. Whoever loses its parent becomes a child of ours, so nobody is below us then:
+        what /proc lists cannot show that, as one may fork and end while the list is read.
+        """
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 if not self.alive:
                     self.ending = True  # nobody is left and nobody can come
-                return
+                return False
             if pid == 0:
-                return
+                return True
             if pid == self.shell:
                 self.alive = False
                 self.send({"event": "exit", "status": os.waitstatus_to_exitcode(status)})
@@ -290,10 +319,10 @@ class Reaper:
         return [one for one in descendants(self.me).values() if one.state not in "ZX"]
 
     def end(self) -> dict[str, Any]:
-        """End every descendant: SIGTERM, a moment to tidy up, then SIGKILL in rounds until none lives."""
+        """End every descendant: SIGTERM, a moment to tidy up, then SIGKILL in rounds until there is none."""
         ended: dict[int, str] = {}
 
-        def strike(number: int) -> bool:
+        def strike(number: int) -> list[Process]:
             found = self.living()
             for one in found:
                 title = ended.get(one.pid) or name(one.pid)
@@ -301,7 +330,7 @@ class Reaper:
                     send_signal(one, signal.SIGSTOP if number == signal.SIGTERM else number)
                 elif send_signal(one, number):
                     ended[one.pid] = title
-            return bool(found)
+            return found
 
         grace = time.monotonic() + END_GRACE
         give_up = grace + END_TRIES
@@ -313,15 +342,37 @@ class Reaper:
             for one in self.beside():  # names, before all go at once
                 ended.setdefault(one.pid, name(one.pid))
             write(f"{self.cgroup}/cgroup.kill", "1")
-        while strike(signal.SIGKILL) and time.monotonic() < give_up:
-            self.reap()
-            time.sleep(ROUND)
-        self.reap()
+        while True:
+            found = strike(signal.SIGKILL)
+            kill_groups({one.group for one in found})
+            if not self.reap() or time.monotonic() > give_up:
+                break
+            if self.living():
+                time.sleep(ROUND)
+            else:
+                ended |= self.snatch()
+        some = self.reap()
         self.ending = True
         self.remove_cgroup()
         left = {one.pid: name(one.pid) for one in self.living()}
+        if some and not left:
+            left = {0: "what forks and ends faster than it can be found"}
         gone = [[pid, title] for pid, title in ended.items() if pid not in left]
         return {"ended": gone, "left": [[pid, title] for pid, title in left.items()]}
+
+    def snatch(self) -> dict[int, str]:
+        """Kill children the moment they are seen: one that is never the same for long is gone when it is looked at.
+
+        Returns the last of them. A child's pid is nobody else's until it is reaped here, so it needs no second look.
+        """
+        last: dict[int, str] = {}
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{self.me}/children", "rb", 0) as file:
+            for _ in range(SNATCHES):
+                for pid in map(int, os.pread(file.fileno(), 1 << 16, 0).split()):
+                    os.kill(pid, signal.SIGKILL)
+                    last = {pid: name(pid)}
+                self.reap()
+        return last
 
     def remove_cgroup(self) -> None:
         """Remove the cgroup, unless something is left in it."""
