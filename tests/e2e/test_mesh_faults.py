@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mesh.node import interface_name
+from mesh.claim import interface_name
 from tests.e2e.members import DOES, Joiner, connected, does, goes, joiner, until
 from tests.e2e.meshing import Housed
 from tests.mesh.lab import Lab, gone

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mesh.node import MeshError, interface_name
+from mesh.claim import interface_name
+from mesh.node import MeshError
 from tests.e2e.meshing import Housed, Machine
 from tests.mesh.lab import Lab, gone
 from tests.mesh.star import BACKEND, programs

@@ -16,8 +16,9 @@ import msgspec
 import pytest
 import structlog
 
-from mesh import node
-from mesh.node import MeshError, MeshOff, Node, interface_name
+from mesh import claim
+from mesh.claim import interface_name
+from mesh.node import MeshError, MeshOff, Node
 from mesh.plan import Clash, Peer, Wanted
 from tests.mesh.lab import Lab, gone, run
 from tests.mesh.star import BACKEND, PORT, Star, calling, echoing, mesh, pair, programs, talking
@@ -77,13 +78,13 @@ async def test_neither_end_of_a_connection_waits_for_more_to_send(star: Star) ->
 async def test_the_udp_socket_stays_in_the_namespace_of_the_host(star: Star) -> None:
     async with star.hub_node() as hub:
         assert f":{PORT}" in star.lab.sh("hub", "ss -Hlun")
-        assert hub._name not in star.lab.sh("hub", "ip -o link")
+        assert hub.name not in star.lab.sh("hub", "ip -o link")
 
 
 async def test_a_helper_is_of_our_session_and_of_no_group_of_ours(star: Star) -> None:
     """A Ctrl-C is for our group alone; what a session of its own costs is said in mesh.handle."""
     async with star.hub_node() as hub:
-        parts = [hub.pid, *(engines(hub._name) if BACKEND == "wireguard-go" else [])]
+        parts = [hub.pid, *(engines(hub.name) if BACKEND == "wireguard-go" else [])]
         assert {os.getsid(pid) for pid in parts} == {os.getsid(0)}
         assert {os.getpgid(pid) for pid in parts} == {hub.pid}
         assert hub.pid != os.getpgrp()
@@ -130,7 +131,7 @@ async def test_a_helper_that_is_killed_is_replaced_and_connections_go_on(star: S
                 await line.say()
                 await killed.state()
                 assert (killed.pid != old, killed.starts) == (True, starts + 1)
-                assert len(engines(killed._name)) == (BACKEND == "wireguard-go")
+                assert len(engines(killed.name)) == (BACKEND == "wireguard-go")
         async with calling(far, echo.port) as line:
             await line.say()
         assert len(echo.came) == 2
@@ -181,7 +182,7 @@ async def test_a_wireguard_process_that_is_killed_is_replaced_and_said(star: Sta
     with structlog.testing.capture_logs() as logs:
         async with talking(star, worker) as (hub, _, line):
             await hub.state()
-            (pid,) = engines(hub._name)
+            (pid,) = engines(hub.name)
             os.kill(pid, signal.SIGKILL)
             await line.say()
     (said,) = [entry["why"] for entry in logs if entry["log_level"] == "warning"]
@@ -258,7 +259,7 @@ async def test_an_ordinary_process_cannot_get_at_wireguard_through_the_helper(st
         assert "CapPrm:\t0000000000001000" in status  # CAP_NET_ADMIN
         assert "CapBnd:\t0000000000001000" in status
         assert "NoNewPrivs:\t1" in status
-        for pid in (hub.pid, *engines(hub._name)):
+        for pid in (hub.pid, *engines(hub.name)):
             for script in (
                 "ls root/var/run",
                 "readlink ns/net",
@@ -277,12 +278,12 @@ async def test_two_nodes_on_one_host_do_not_collide(star: Star) -> None:
         wanted = msgspec.structs.replace(star.hub_wanted(), port=0)
         second = Node(wanted, folder=other, backend=hub._backend, launcher=star.lab.launcher("hub"))
         async with second:
-            assert second._name != hub._name
+            assert second.name != hub.name
             assert (await second.state()).port not in (0, PORT)
 
 
 async def test_a_folder_has_one_node(star: Star, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "LOCK_WAIT", 0.2)
+    monkeypatch.setattr(claim, "LOCK_WAIT", 0.2)
     async with star.hub_node():
         with pytest.raises(MeshError, match=r"another process keeps the mesh of .*end that one"):
             async with star.hub_node():

@@ -552,7 +552,7 @@ async def test_an_agents_command_on_a_worker_has_no_way_into_the_mesh(fort: Fort
         said = await asyncio.to_thread(run, *command, code, seconds=100)
         assert "by the LAN" in said
         assert "in:" not in said
-        assert node._name not in said
+        assert node.name not in said
         assert str(one.answer.prefix.network_address).rstrip(":") not in said.partition("links:")[2]
         assert "socket:" not in said
         await line.answered()

@@ -81,11 +81,11 @@ async def test_the_first_handshake_goes_to_the_first_endpoint_that_is_set(star: 
     async with star.hub_node() as hub, unpointed(star, worker) as far:
         assert (await far.state()).peers[star.hub.public].keepalive == 0
         assert (await far.state()).peers[star.hub.public].tx == 0
-        await far.keep(far._wanted)
+        await far.keep(far._settling.wanted)
         await far.point(star.hub.public, Endpoint(star.hub.under, PORT))
         while not (await hub.state()).peers[worker.public].handshake:  # noqa: ASYNC110 - another process's
             await asyncio.sleep(0.01)
-        await far.keep(far._wanted)
+        await far.keep(far._settling.wanted)
         state = (await far.state()).peers[star.hub.public]
         assert (state.keepalive, state.tx) == (25, 148 + 32)  # one initiation, one keepalive
 
