@@ -1,7 +1,6 @@
 """The nodes of a mesh and the tokens that let machines join it, in one SQLite file. One process opens it."""
 
 import math
-import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,50 +9,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from mesh import naming, private
-from mesh.address import HARNESS
+from mesh import private, tables
 from mesh.nodes import Facts, Grant, Node, Refusal
-from mesh.plan import KEY
 from mesh.private import PrivateFileError
 
 FILE: Final = "mesh.db"  # in the data folder
 LIFETIME: Final = 24 * 3600.0  # seconds that a token is good for: time to start a machine, not to forget it
 MOST_USES: Final = 1_000_000  # of one token: a fleet's, and far from what SQLite counts to
 LONGEST_LABEL: Final = 200  # characters of a token's name
-SCHEMA: Final = 1
-_APPLICATION: Final = 0x4F724D65  # "OrMe", in the file's header: nobody else's database is taken for ours
-_TABLES: Final = f"""
--- Rows are read whole: `_node` and `_grant` go by this order.
-CREATE TABLE mesh (hub BLOB NOT NULL);
-CREATE TABLE tokens (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  hash BLOB NOT NULL UNIQUE,
-  label TEXT NOT NULL,
-  uses INTEGER NOT NULL CHECK (uses >= 0),
-  created REAL NOT NULL,
-  expires REAL NOT NULL,
-  ephemeral INTEGER NOT NULL,
-  revoked REAL
-);
-CREATE TABLE nodes (
-  number INTEGER PRIMARY KEY AUTOINCREMENT CHECK (number > {HARNESS}),
-  name TEXT NOT NULL,
-  key BLOB NOT NULL UNIQUE CHECK (length(key) = {KEY}),
-  preshared BLOB NOT NULL CHECK (length(preshared) = {KEY} OR removed IS NOT NULL),
-  token INTEGER NOT NULL REFERENCES tokens (id),
-  ephemeral INTEGER NOT NULL,
-  hostname TEXT NOT NULL,
-  os TEXT NOT NULL,
-  arch TEXT NOT NULL,
-  release TEXT NOT NULL,
-  joined REAL NOT NULL,
-  quiet REAL,
-  removed REAL
-);
-CREATE UNIQUE INDEX names ON nodes (name) WHERE removed IS NULL;
-CREATE TABLE answered (reply BLOB PRIMARY KEY, until REAL NOT NULL);
-INSERT INTO sqlite_sequence (name, seq) VALUES ('nodes', {HARNESS});
-"""  # noqa: S608 - made of our own constants
 
 
 class RegistryError(Exception):
@@ -88,7 +51,7 @@ class Registry:
         except sqlite3.Error as error:
             raise self._told(error) from error
         try:
-            self._db = _connect(path)
+            self._db = tables.connect(path)
             self._begin(hub)
         except sqlite3.Error as error:
             self.close()
@@ -116,22 +79,22 @@ class Registry:
     def nodes(self, *, removed: bool = False) -> tuple[Node, ...]:
         """All nodes by number; with `removed`, those as well that were removed."""
         rows = self._read("SELECT * FROM nodes WHERE removed IS NULL OR ? ORDER BY number", removed)
-        return tuple(map(_node, rows))
+        return tuple(map(tables.node, rows))
 
     def node(self, number: int) -> Node | None:
         """The node with this number; None where there is none, or none any more."""
         rows = self._read("SELECT * FROM nodes WHERE number = ? AND removed IS NULL", number)
-        return _node(rows[0]) if rows else None
+        return tables.node(rows[0]) if rows else None
 
     def named(self, name: str) -> Node | None:
         """The node with this name now."""
         rows = self._read("SELECT * FROM nodes WHERE name = ? AND removed IS NULL", name)
-        return _node(rows[0]) if rows else None
+        return tables.node(rows[0]) if rows else None
 
     def keyed(self, key: bytes) -> Node | None:
         """The node with this WireGuard key, also one that was removed."""
         rows = self._read("SELECT * FROM nodes WHERE key = ?", key)
-        return _node(rows[0]) if rows else None
+        return tables.node(rows[0]) if rows else None
 
     def remove(self, number: int) -> bool:
         """Free the node's name and refuse its key from now on; False where it is no node."""
@@ -155,7 +118,7 @@ class Registry:
 
     def grants(self) -> tuple[Grant, ...]:
         """All tokens by id, also those that are of no use any more."""
-        return tuple(map(_grant, self._read("SELECT * FROM tokens ORDER BY id")))
+        return tuple(map(tables.grant, self._read("SELECT * FROM tokens ORDER BY id")))
 
     def grant(
         self,
@@ -183,7 +146,7 @@ class Registry:
                 (hashed, label, uses, now, now + lifetime, ephemeral),
             ).lastrowid
             rows = db.execute("SELECT * FROM tokens WHERE id = ?", (made,)).fetchall()
-            return _grant(rows[0])
+            return tables.grant(rows[0])
 
     def revoke(self, number: int) -> bool:
         """Refuse later joins with this token; the nodes that joined with it stay. False where it is none, or was."""
@@ -209,10 +172,10 @@ class Registry:
             if db.execute("SELECT 1 FROM answered WHERE reply = ?", (reply,)).fetchone():
                 return Refusal.REPLAYED
             found = db.execute("SELECT * FROM tokens WHERE hash = ?", (hashed,)).fetchone()
-            if found is None or not (grant := _grant(found)).good(now):
+            if found is None or not (grant := tables.grant(found)).good(now):
                 return Refusal.TOKEN
             row = db.execute("SELECT * FROM nodes WHERE key = ?", (key,)).fetchone()
-            known = _node(row) if row else None
+            known = tables.node(row) if row else None
             again = known is not None and known.removed is None and known.token == grant.id
             if not again and grant.uses < 1:
                 return Refusal.TOKEN
@@ -221,15 +184,11 @@ class Registry:
             if not again:
                 db.execute("UPDATE tokens SET uses = uses - 1 WHERE id = ?", (grant.id,))
             if known is None:
-                _add(db, key, grant, facts, now, self._taken())
+                tables.add(db, key, grant, facts, now, self._taken())
             else:
-                db.execute(
-                    "UPDATE nodes SET token = ?, ephemeral = ?, hostname = ?, os = ?, arch = ?, release = ?, "
-                    "quiet = NULL WHERE number = ?",
-                    (grant.id, grant.ephemeral, *_texts(facts), known.number),
-                )
+                tables.follow(db, known.number, grant, facts)
             db.execute("INSERT INTO answered VALUES (?, ?)", (reply, now + keep))
-            return _node(db.execute("SELECT * FROM nodes WHERE key = ?", (key,)).fetchone())
+            return tables.node(db.execute("SELECT * FROM nodes WHERE key = ?", (key,)).fetchone())
 
     # The file
 
@@ -237,7 +196,7 @@ class Registry:
         """Make the file where there is none; refuse one that is no file or not ours alone."""
         if not private.there(self._path):
             with suppress(FileExistsError), private.making(self._path) as fresh:
-                _make(fresh, hub)
+                tables.make(fresh, hub)
 
     def _begin(self, hub: bytes) -> None:
         """Lock the file for this process and see that it is whole, ours, and this harness's."""
@@ -249,12 +208,12 @@ class Registry:
         with self._change():
             application = db.execute("PRAGMA application_id").fetchone()[0]
             version = db.execute("PRAGMA user_version").fetchone()[0]
-            if application != _APPLICATION:
+            if application != tables.APPLICATION:
                 raise RegistryError(f"{self._path} is not the registry of a mesh; move it away")
-            if version != SCHEMA:
+            if version != tables.SCHEMA:
                 raise RegistryError(
-                    f"{self._path} has schema {version}, this Outrider reads {SCHEMA}: install the version that "
-                    "wrote it"
+                    f"{self._path} has schema {version}, this Outrider reads {tables.SCHEMA}: install the version "
+                    "that wrote it"
                 )
             faults = db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if faults != "ok":
@@ -308,80 +267,5 @@ class Registry:
         return RegistryError(f"{self._path} {why}")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-
-
-def _make(path: Path, hub: bytes) -> None:
-    """An empty registry in this empty file."""
-    db = _connect(path)
-    try:
-        db.executescript(
-            f"BEGIN; {_TABLES} PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {SCHEMA}; COMMIT;"
-        )
-        db.execute("INSERT INTO mesh VALUES (?)", (hub,))
-    finally:
-        db.close()
-
-
 def _damaged(path: Path, how: str) -> str:
     return f"{path} is damaged ({how}): put a copy of it back, or move it away; every worker must join again then"
-
-
-def _add(
-    db: sqlite3.Connection, key: bytes, grant: Grant, facts: Facts, now: float, others: Iterable[str]
-) -> None:
-    taken = {name for (name,) in db.execute("SELECT name FROM nodes WHERE removed IS NULL")} | set(others)
-    name = naming.unique(naming.name_of(facts.name or facts.hostname), taken)
-    db.execute(
-        "INSERT INTO nodes (name, key, preshared, token, ephemeral, hostname, os, arch, release, joined) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (name, key, secrets.token_bytes(KEY), grant.id, grant.ephemeral, *_texts(facts), now),
-    )
-
-
-def _texts(facts: Facts) -> tuple[str, ...]:
-    return facts.hostname, facts.os, facts.arch, facts.release
-
-
-def _node(row: tuple[Any, ...]) -> Node:
-    (
-        number,
-        name,
-        key,
-        preshared,
-        token,
-        ephemeral,
-        hostname,
-        system,
-        arch,
-        release,
-        joined,
-        quiet,
-        removed,
-    ) = row
-    return Node(
-        number=number,
-        name=name,
-        key=key,
-        preshared=preshared,
-        token=token,
-        ephemeral=bool(ephemeral),
-        facts=Facts(hostname, system, arch, release),
-        joined=joined,
-        quiet=quiet,
-        removed=removed,
-    )
-
-
-def _grant(row: tuple[Any, ...]) -> Grant:
-    number, _, label, uses, created, expires, ephemeral, revoked = row
-    return Grant(
-        id=number,
-        label=label,
-        uses=uses,
-        created=created,
-        expires=expires,
-        ephemeral=bool(ephemeral),
-        revoked=revoked,
-    )
