@@ -13,8 +13,8 @@ from daemon.harness.step import Models
 from daemon.protocol import api
 from daemon.protocol.dialing import LOCAL, BadNameError, check_name
 from daemon.protocol.records import Config, Limits, WorkerRef
+from daemon.provider import patch as patches
 from daemon.provider.base import Model, ProviderError
-from daemon.provider.patch import merge
 
 MAX_CWD: Final = 4095  # bytes: what Linux takes
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")  # no folder's name needs one, and the model is shown lines
@@ -50,11 +50,11 @@ def with_workers(config: Config, workers: Sequence[WorkerRef]) -> Config:
 
 
 def patched(config: Config, patch: api.ConfigPatch, models: Models) -> Config:
-    """`config` under a merge patch."""
+    """`config` under a merge patch. `params` are one themselves, so a null put into them stays there."""
     params = config.params
     if patch.params is not msgspec.UNSET:
         _check_depth(patch.params)
-        params = {} if patch.params is None else merge(params, patch.params)
+        params = {} if patch.params is None else patches.joined(params, patch.params)
     return structs.replace(
         config,
         model=_or(patch.model, config.model, models.default()),

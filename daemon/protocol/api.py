@@ -97,7 +97,8 @@ class LimitsPatch(Struct, frozen=True, forbid_unknown_fields=True):
 class ConfigPatch(Struct, frozen=True, forbid_unknown_fields=True):
     """Body of PATCH /sessions/{id}/config: a merge patch (RFC 7396); null takes a field's default.
 
-    `params` and `limits` are merged into the session's, in which null takes a field out.
+    `params` and `limits` are merged into the session's. A null in `limits` is no limit; one in `params` stays there, as
+    at Create, and takes the field out of each request, also one that the daemon would send by itself.
     """
 
     model: str | msgspec.UnsetType | None = msgspec.UNSET

@@ -1,4 +1,4 @@
-"""Merge a session's `params` over a request's own fields: an RFC 7396 merge patch, and what it may not touch."""
+"""Merge a session's `params`, an RFC 7396 merge patch, over a request's own fields; and what it may not touch."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -15,6 +15,13 @@ def merge(target: Any, patch: Any) -> Any:
         else:
             merged[name] = merge(merged.get(name), value)
     return merged
+
+
+def joined(first: Any, then: Any) -> Any:
+    """`then` put into the patch `first`, for requests that are to have both; a null stays, and takes its field out."""
+    if not isinstance(first, Mapping) or not isinstance(then, Mapping):
+        return then
+    return {**first, **{name: joined(first.get(name), value) for name, value in then.items()}}
 
 
 def refused(params: Mapping[str, Any], owned: Collection[str]) -> str:

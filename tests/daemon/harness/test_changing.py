@@ -11,6 +11,7 @@ import pytest
 from daemon.harness import errors
 from daemon.protocol import api
 from daemon.protocol.records import Limits, WorkerRef
+from daemon.provider.patch import merge
 from daemon.statefile.store import Store
 from tests.daemon.harness.doubles import Clock, FakePool, FakeProvider, bench, run, says, text
 
@@ -32,7 +33,7 @@ async def test_a_config_patch_merges_and_takes_defaults_for_null(store: Store) -
         await b.harness.patch_config(id, "me", patch(params={"a": None, "b": {"c": 9}}, limits={"steps": 4}))
         config = (await b.harness.info(id)).config
         assert (config.params, config.limits, config.context) == (
-            {"b": {"c": 9, "d": 3}},
+            {"a": None, "b": {"c": 9, "d": 3}},
             Limits(steps=4),
             500,
         )
@@ -44,6 +45,24 @@ async def test_a_config_patch_merges_and_takes_defaults_for_null(store: Store) -
         config = (await b.harness.info(id)).config
         assert (config.params, config.limits, config.context, config.model) == ({}, Limits(), 0, "fake/m")
         assert n == (await b.harness.info(id)).n
+
+
+async def test_a_null_in_params_is_kept_and_takes_the_field_out_of_the_request(store: Store) -> None:
+    provider = FakeProvider(says(text("one")), says(text("two")))
+    async with bench(store, provider, FakePool()) as b:
+        id = await b.session("hi", params={"heat": 1})
+        assert await b.rest(id) == "closed"
+        await b.harness.patch_config(
+            id, "me", patch(params={"heat": None, "include": None, "x": {"y": None}})
+        )
+        await b.post(id, "more")
+        assert await b.rest(id) == "closed"
+        kept = {"heat": None, "include": None, "x": {"y": None}}
+        assert [query.params for query in provider.queries] == [{"heat": 1}, kept]
+        own = {"heat": 2, "include": ["a"], "x": {"y": 1, "z": 2}, "else": 3}
+        assert merge(own, provider.queries[1].params) == {"x": {"z": 2}, "else": 3}
+        with pytest.raises(errors.Invalid, match="messages"):
+            await b.harness.patch_config(id, "me", patch(params={"messages": None}))
 
 
 async def test_a_config_that_could_not_be_stepped_is_refused(store: Store) -> None:
