@@ -7,9 +7,10 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from daemon.connection import Connection, Lost, Request
+from daemon.connection import Connection
 from daemon.protocol import frames
 from daemon.protocol.framing import FramingError
+from daemon.requests import Lost, Request
 
 GRANT: Final = frames.WINDOW // 4  # bytes taken up between two window frames: few frames, never a stall
 

@@ -8,9 +8,10 @@ import structlog
 from msgspec.structs import replace
 
 from daemon import exchange
-from daemon.connection import Connection, Lost
+from daemon.connection import Connection
 from daemon.exchange import Content, Output, Refused
 from daemon.protocol import frames
+from daemon.requests import Lost
 from daemon.roster import Call, Cordoned, Make, Roster, Worker, WorkerGone
 
 __all__ = ["Content", "Cordoned", "Output", "Pool", "Refused", "WorkerGone"]

@@ -10,9 +10,10 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
-from daemon.connection import Clock, Connection, Lost
+from daemon.connection import Clock, Connection
 from daemon.cordons import Cordons
 from daemon.protocol import api, frames
+from daemon.requests import Lost
 
 Make = Callable[[int], frames.ToWorker]  # a frame, given its request's id
 log = structlog.get_logger()

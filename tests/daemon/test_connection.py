@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from daemon.connection import Connection, Lost
+from daemon.connection import Connection
 from daemon.protocol import frames
+from daemon.requests import Lost
 from tests.fakes import FakeClock
 
 HELLO = frames.encode(
