@@ -74,13 +74,27 @@ def check(value: Any, file: Path) -> None:
         entry = strict.table(entry, path, file)
         for model, limits in strict.table(entry.get("models", {}), f"{path}.models", file).items():
             where = f"{path}.models.{model}"
-            strict.convert(strict.table(limits, where, file), ModelEntry, where, file)
+            limits = strict.table(limits, where, file)
+            if "price" in limits:
+                strict.convert(
+                    _price(limits["price"], f"{where}.price", file), PriceEntry, f"{where}.price", file
+                )
+            strict.convert(limits, ModelEntry, where, file)
         checked = strict.convert(entry, ProviderEntry, path, file)
         if checked.kind and checked.kind not in KINDS:
             raise ConfigError(
                 f"{file}: {path}.kind is {checked.kind!r}{strict.nearest(checked.kind, KINDS)}; "
                 f"kinds are {', '.join(KINDS)}"
             )
+
+
+def _price(value: Any, path: str, file: Path) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"{file}: {path} has two prices at least, US dollars for a million tokens: write "
+            "price = { input = 3, output = 15 }"
+        )
+    return value
 
 
 def providers(

@@ -59,18 +59,30 @@ def table(value: Any, path: str, file: Path) -> dict[str, Any]:
 
 
 def convert(table: dict[str, Any], kind: type[T], path: str, file: Path) -> T:
-    known = [field.encode_name for field in msgspec.structs.fields(kind)]  # type: ignore[arg-type]
+    fields = msgspec.structs.fields(kind)  # type: ignore[arg-type]
+    known = [field.encode_name for field in fields]
     for key in table:
         if key not in known:
             raise ConfigError(
                 f"{file}: there is no {path}.{key}{nearest(key, known)}; {path} has {', '.join(known)}"
             )
+    needed = [field.encode_name for field in fields if field.required]
+    if missing := [key for key in needed if key not in table]:
+        raise ConfigError(
+            f"{file}: {' and '.join(f'{path}.{key}' for key in missing)} {'is' if len(missing) == 1 else 'are'} "
+            f"missing; {path} needs {' and '.join(needed)}{_optional(known, needed)}"
+        )
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$.")
         place = f"{path}.{where.rstrip('`')}" if where else path
         raise ConfigError(f"{file}: {place}: {wanted(message)}") from error
+
+
+def _optional(known: list[str], needed: list[str]) -> str:
+    others = [key for key in known if key not in needed]
+    return f", and may have {', '.join(others)}" if others else ""
 
 
 def nearest(word: str, known: "tuple[str, ...] | list[str]") -> str:

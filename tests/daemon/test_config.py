@@ -155,11 +155,22 @@ def test_models_of_a_provider_have_limits_and_prices(home: Path) -> None:
         ),
         (
             "[providers.anthropic.models.m]\nprice = {input = 1}\n",
-            ["providers.anthropic.models.m.price", "`output`"],
+            [
+                "outrider.toml: providers.anthropic.models.m.price.output is missing; ",
+                "price needs input and output, and may have cache_read, cache_write",
+            ],
+        ),
+        (
+            "[providers.anthropic.models.m]\nprice = {}\n",
+            ["models.m.price.input and providers.anthropic.models.m.price.output are missing"],
+        ),
+        (
+            "[providers.anthropic.models.m]\nprice = 3\n",
+            ["models.m.price has two prices", "price = { input = 3, output = 15 }"],
         ),
         (
             "[providers.anthropic.models.m]\nprice = {input = 1, output = 2, cached = 3}\n",
-            ["providers.anthropic.models.m.price", "`cached`"],
+            ["models.m.price.cached", "did you mean 'cache_read'?", "price has input, output"],
         ),
         (
             "[providers.anthropic.models.m]\nprice = {input = inf, output = 2}\n",
