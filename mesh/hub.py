@@ -9,25 +9,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from functools import partial
-from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
 from socket import socket
 from typing import Final
 
 import structlog
 
-from mesh import address, expiry, members, reachable, script
+from mesh import reachable, script
 from mesh.entrance import Entrance
 from mesh.join import Reply
 from mesh.keys import PrivateFileError
-from mesh.members import Member, Watch
+from mesh.members import Member
+from mesh.members import Path as Way
 from mesh.nodes import Grant, Node
 from mesh.parts import Daemon, Down, Fault, Interface, Issued, Options, Phase, Status
-from mesh.plan import Actual, Wanted
+from mesh.peering import Peering
+from mesh.plan import Wanted
 from mesh.registry import LIFETIME, RegistryError
 from mesh.script import ScriptError
 from mesh.store import Disk, Store
-from mesh.wanted import hub_wanted
 
 POLL: Final = 3.0  # seconds between two looks at the interface
 LINGER: Final = 3600.0  # seconds that the ports stay open after the last need of them
@@ -63,19 +63,13 @@ class Mesh:
         self._poll = poll
         self._entrance = Entrance(options, daemon, hosts, now, self._joined)
         self._disk = Disk(data, self._entrance.offer, now, daemon.names)
-        self._nodes: dict[int, Node] = {}
-        self._interface: Interface | None = None
-        self._actual: Actual | None = None
-        self._watch = Watch()
-        self._since = 0.0
+        self._peering = Peering(options, now)
         self._moved: socket | None = None  # where workers dial from now on
-        self._stale = False  # the interface may not have the peers of the registry
         self._held = 0
         self._needed_until = 0.0
         self._phase: Phase = "idle" if options.enabled else "off"
         self._why = "" if options.enabled else "mesh.backend is off in outrider.toml"
         self._tries = 0  # that failed
-        self._turn = asyncio.Lock()  # changes of the peers, in the order of those of the registry
         self._woken = asyncio.Event()
         self._news = asyncio.Event()
 
@@ -85,23 +79,17 @@ class Mesh:
         """The name of the node that has this address inside the mesh; None: it is nobody's, or the harness's own."""
         if (store := self._disk.opened) is None:
             return None
-        try:
-            number = address.number_of(store.network, IPv6Address(host.partition("%")[0]))
-        except AddressValueError:
-            return None
-        node = self._nodes.get(number) if number is not None else None
+        node = self._peering.at(store, host)
         return None if node is None else node.name
 
     def named(self, name: str) -> bool:
         """Whether there is a node of this name."""
-        return any(node.name == name for node in self._nodes.values())
+        return self._peering.named(name)
 
     def members(self) -> tuple[Member, ...]:
         """Every node, as it stood at the last look."""
-        if (store := self._disk.opened) is None:
-            return ()
-        peers = self._actual.peers if self._actual is not None else {}
-        return members.members(self._nodes.values(), store.network, peers, self._entrance.relay)
+        store = self._disk.opened
+        return () if store is None else self._peering.members(store, self._entrance.relay)
 
     def status(self) -> Status:
         """How it stands."""
@@ -110,13 +98,13 @@ class Mesh:
             phase="failing" if up and entrance.why else self._phase,
             name=options.name,
             why=self._why or entrance.why,
-            said=self._interface.said if self._interface is not None else "",
+            said=self._peering.said,
             address=self._disk.opened.address if self._disk.opened is not None else "",
             port=options.port if up else 0,
             control=options.control if up else 0,
             join=entrance.addresses,
             endpoints=tuple(map(str, entrance.offer().endpoints)) if up else (),
-            nodes=len(self._nodes),
+            nodes=len(self._peering),
             relay=entrance.counts,
         )
 
@@ -163,11 +151,11 @@ class Mesh:
         node = await asyncio.to_thread(store.registry.named, name)
         if node is None or not await asyncio.to_thread(store.registry.remove, node.number):
             return False
-        self._nodes.pop(node.number, None)
+        self._peering.forget(node)
         self._daemon.cut(name)
         log.info("worker removed from the mesh", worker=name, why=why)
         try:
-            await self._sync(store)
+            await self._peering.sync(store)
         except Fault as error:
             log.warning("a removed worker's peer is still there", worker=name, why=str(error))
             self._woken.set()
@@ -217,7 +205,7 @@ class Mesh:
     async def _show_those_who_joined(self) -> None:
         try:
             if (store := await self._disk.open_if_made()) is not None:
-                await self._read(store)
+                await self._peering.read(store)
                 self._daemon.changed()
         except (RegistryError, PrivateFileError) as error:
             log.error("who has joined is not known", why=str(error))
@@ -225,12 +213,12 @@ class Mesh:
     async def _be_up(self, store: Store) -> None:
         """Be up until nothing needs it. Raises Fault, RegistryError."""
         self._be("starting", "")
-        nodes = await self._read(store)
-        async with self._opening(self._wanted(store, nodes)) as interface, AsyncExitStack() as stack:
+        nodes = await self._peering.read(store)
+        async with self._opening(self._peering.wanted(store, nodes)) as interface, AsyncExitStack() as stack:
             stack.callback(self._let_go)
             self._moved = await interface.listen(self._options.control, self._move)
-            self._interface, self._watch, self._since = interface, Watch(), self._now()
-            await self._sync(store)  # who was removed or joined since the registry was read
+            self._peering.begin(interface)
+            await self._peering.sync(store)  # who was removed or joined since the registry was read
             door = await stack.enter_async_context(AsyncExitStack())
             stack.push_async_callback(self._entrance.close)
             log.info("the mesh is up", how=interface.said, nodes=len(nodes))
@@ -246,7 +234,7 @@ class Mesh:
 
     def _let_go(self) -> None:
         self._drop_moved()
-        self._interface, self._actual = None, None
+        self._peering.end()
         self._daemon.changed()
 
     def _move(self, sock: socket) -> None:
@@ -269,31 +257,22 @@ class Mesh:
 
     async def look(self) -> None:
         """Look at the interface once: who is heard, who is quiet, and who goes. Raises Fault."""
-        store, interface = self._disk.opened, self._interface
-        if store is None or interface is None:
+        if (store := self._disk.opened) is None:
             return
-        before = [(member.node, member.path) for member in self.members()]
-        if self._stale:
-            await self._sync(store)
-        self._actual = await interface.state()
+        before = self._ways()
+        if not await self._peering.look(store):
+            return
         try:
-            await self._note(store, self._actual)
+            for node in await self._peering.expired(store, self._daemon.awaited()):
+                await self.remove(node.name, "it is ephemeral and was not heard of for too long")
         except RegistryError as error:
             log.error("what was heard of workers is not kept", why=str(error))
-        if before != [(member.node, member.path) for member in self.members()]:
+        if before != self._ways():
             self._daemon.changed()
 
-    async def _note(self, store: Store, actual: Actual) -> None:
-        """Keep who is quiet, and remove the ephemeral nodes that were for too long. Raises RegistryError."""
-        options, now = self._options, self._now()
-        heard = self._watch.heard(self._nodes.values(), actual, now)
-        nodes = self._nodes.values()
-        changes = expiry.noted(nodes, heard, self._since, now, options.quiet, options.still)
-        if changes:
-            await asyncio.to_thread(store.registry.note, changes)
-            nodes = {node.number: node for node in await self._read(store)}.values()
-        for node in expiry.expired(nodes, self._daemon.awaited(), self._since, now, options.gone):
-            await self.remove(node.name, "it is ephemeral and was not heard of for too long")
+    def _ways(self) -> list[tuple[Node, Way]]:
+        """What of the members is news when it changes."""
+        return [(member.node, member.path) for member in self.members()]
 
     async def _is_needed(self, store: Store) -> bool:
         """Whether somebody has joined or could. Raises RegistryError."""
@@ -308,49 +287,18 @@ class Mesh:
         lets_hear = self._phase == "up" and bool(self._entrance.addresses)  # whoever comes late, why not
         return needed or (lets_hear and now < self._needed_until)
 
-    # Peers
-
     async def _joined(self, reply: Reply) -> None:
         """A machine has joined: it is a peer before it is told so. Or it leaves, and is out by then."""
-        if reply.stuck is not None:
-            await self._begin_anew(reply.stuck)
+        if reply.stuck is not None and (store := self._disk.opened) is not None:
+            await self._peering.begin_anew(store, reply.stuck)
         if reply.node is None:
             return
         if reply.left:
             await self.remove(reply.node.name, "it left")
             return
-        await self._sync(await self._disk.open())
+        await self._peering.sync(await self._disk.open())
         log.info("a machine joined the mesh", worker=reply.node.name, hostname=reply.node.facts.hostname)
         self._daemon.changed()
-
-    async def _begin_anew(self, node: Node) -> None:
-        """Have a node that gets nothing through be a new peer: WireGuard takes no handshake that is older than one that
-        it has seen, so one that was made while the node's clock was ahead would keep it out until then."""
-        store, interface, actual = self._disk.opened, self._interface, self._actual
-        peer = actual.peers.get(node.key) if actual is not None else None
-        if not store or not interface or not peer or not expiry.stale(peer.handshake, self._now()):
-            return
-        async with self._turn:
-            others = [each for each in self._nodes.values() if each.number != node.number]
-            await interface.keep(self._wanted(store, others))
-        await self._sync(store)
-
-    async def _sync(self, store: Store) -> None:
-        """Have the interface's peers be the registry's nodes. Raises Fault, RegistryError."""
-        async with self._turn:
-            self._stale = True
-            nodes = await self._read(store)
-            if self._interface is not None:
-                await self._interface.keep(self._wanted(store, nodes))
-            self._stale = False
-
-    async def _read(self, store: Store) -> Sequence[Node]:
-        nodes = await asyncio.to_thread(store.registry.nodes)
-        self._nodes = {node.number: node for node in nodes}
-        return nodes
-
-    def _wanted(self, store: Store, nodes: Sequence[Node]) -> Wanted:
-        return hub_wanted(nodes, store.keys.wireguard, self._options.port, self._options.mtu)
 
     @contextmanager
     def _holding(self) -> Iterator[None]:
@@ -371,7 +319,7 @@ class Mesh:
         self._woken.set()
         try:
             async with asyncio.timeout(START):
-                while not self._entrance.addresses or self._interface is None:
+                while not self._entrance.addresses or self._peering.interface is None:
                     if self._tries + self._entrance.tries > failed:
                         raise Down(f"the mesh is not up: {self._why or self._entrance.why}")
                     await self._news.wait()
