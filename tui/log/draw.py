@@ -188,9 +188,8 @@ class LiveBlock:
         self._size = -1
         self._columns = 0
         self._text = markdown.Stream()
-        self._indented: dict[
-            int, tuple[Row, Row]
-        ] = {}  # by the id of a row, which stays the same once it is settled
+        self._settled: list[Row] = []
+        self._indented: list[Row] = []  # of these, as many as there were the last time
         self._rows: list[Row] = []
 
     def rows(self, columns: int, about: int) -> list[Row]:
@@ -209,12 +208,11 @@ class LiveBlock:
         self._taken = len(pieces)
         item = streaming(Streamed(0, self.stream.kind, []))
         title = _title(item, _GLYPHS.get(item.kind, "·"), item.title, columns, "live", None)
-        rows = self._text.rows(min(columns, PROSE) - 2)
-        before, self._indented = self._indented, {}
-        for row in rows:
-            pair = before.get(id(row))
-            self._indented[id(row)] = pair if pair and pair[0] is row else (row, indented([row])[0])
-        body = [self._indented[id(row)][1] for row in rows]
+        settled, rest = self._text.parts(min(columns, PROSE) - 2)
+        if settled is not self._settled:
+            self._settled, self._indented = settled, []
+        self._indented += indented(settled[len(self._indented) :])
+        body = self._indented + indented(rest)
         return [EMPTY, title, *(body if item.kind == "text" else body[-LIVE_LINES:])]
 
     def _end(self, columns: int, about: int) -> list[Row]:

@@ -62,7 +62,7 @@ class Stream:
         self._open = ""
         self._columns = 0
         self._settled: list[Row] = []
-        self._shown: list[Row] = []
+        self._rest: list[Row] = []
         self._stale = False
 
     def feed(self, text: str) -> None:
@@ -72,24 +72,28 @@ class Stream:
 
     def rows(self, columns: int) -> list[Row]:
         """All of it so far."""
+        settled, rest = self.parts(columns)
+        return settled + rest
+
+    def parts(self, columns: int) -> tuple[list[Row], list[Row]]:
+        """(rows that stay as they are, those after them). While `columns` stay, the first is one list that grows."""
         if columns != self._columns:
             self._columns = columns
             self._settled = rows(self._done, columns) if self._done else []
         elif not self._stale:
-            return self._shown
+            return self._settled, self._rest
         self._stale = False
         tokens = _parser().parse(self._open)
         size, at = _boundary(self._open, tokens)
         if size:
-            self._settled = _joined(self._settled, _Writer(columns, False).write(tokens[:at]))
+            self._settled += self._after(_Writer(columns, False).write(tokens[:at]))
             self._done += self._open[:size]
             self._open = self._open[size:]
-        self._shown = _joined(self._settled, _Writer(columns, True).write(tokens[at:]))
-        return self._shown
+        self._rest = self._after(_Writer(columns, True).write(tokens[at:]))
+        return self._settled, self._rest
 
-
-def _joined(before: list[Row], after: list[Row]) -> list[Row]:
-    return [*before, EMPTY, *after] if before and after else before or after
+    def _after(self, found: list[Row]) -> list[Row]:
+        return [EMPTY, *found] if self._settled and found else found
 
 
 class _Writer:

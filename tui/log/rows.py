@@ -1,10 +1,13 @@
 """The rows of a log on the screen: a scroll view that paints a pane, scrolls it, and lets text be selected."""
 
+from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.color import Color
+from textual.filter import LineFilter
 from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.reactive import var
@@ -124,6 +127,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         self._painted: list[_Line] = []
         self._palette: dict[str, Style] = {}
         self._strips: dict[tuple[Row, bool], Strip] = {}
+        self._filters: tuple[Sequence[LineFilter], Color] = ((), Color(0, 0, 0))
         self._columns = 0  # without the scroll bar
         self._bar = (0, 0)
         self.rough = False  # whether the scroll bar is a little off
@@ -157,7 +161,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         changed = [y for y, line in enumerate(lines) if y >= len(before) or not _same(line, before[y])]
         self._painted = lines
         if len(changed) * 2 > len(lines):
-            self.refresh()
+            self.refresh(Region(0, 0, self._columns, pane.lines))  # not the scroll bar
         elif changed:
             self.refresh(*(Region(0, y, self._columns, 1) for y in changed))
 
@@ -210,36 +214,40 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The lines of a region. The widget has no border or padding, so that nothing has to be put around them."""
-        filters, background = self.get_line_filters(), self.background_colors[1]
-        found = []
-        for y in crop.line_range:
-            strip = self._strip(y)
-            for each in filters:
-                strip = strip.apply_filter(each, background)
-            found.append(strip)
+        filters = self.get_line_filters(), self.background_colors[1]
+        if filters != self._filters:
+            self._filters = filters
+            self._strips.clear()
+        selection = self.text_selection
+        painted = self._painted
+        found = [
+            self._strip(painted[y] if y < len(painted) else self._line(y), y, selection)
+            for y in crop.line_range
+        ]
         first, end = crop.column_span
         return found if (first, end) == (0, self._columns) else [strip.crop(first, end) for strip in found]
 
     def render_line(self, y: int) -> Strip:
         """Line `y` of the screen, with what the mouse needs to know where in the text it is."""
-        strip = self._strip(y)
+        strip = self._strip(self._line(y), y, self.text_selection)
         if y >= len(self.pane.view):
             return strip
         n, line = self.pane.view[y]
         return strip.apply_offsets(0, n * LINE + line)
 
-    def _strip(self, y: int) -> Strip:
-        line, base = self._line(y), self._style("")
+    def _strip(self, line: _Line, y: int, selection: Selection | None) -> Strip:
+        """A line as it is shown; the same line is painted once."""
+        base = self._style("")
         if line.row is None and not line.label:
-            return Strip.blank(self._columns, base)
+            return self._filtered(Strip.blank(self._columns, base))
         row = line.row or EMPTY
-        span = self._selected(y, GUTTER + len(row.text)) if line.row else None
+        span = self._selected(selection, y, GUTTER + len(row.text)) if selection and line.row else None
         if span is None and not line.label:
             strip = self._strips.get((row, line.current))
             if strip is None:
                 if len(self._strips) > STRIPS:
                     self._strips.clear()
-                strip = self._strips[row, line.current] = self._drawn(row, line.current)
+                strip = self._strips[row, line.current] = self._filtered(self._drawn(row, line.current))
             return strip
         strip = self._drawn(row, line.current)
         if span is not None:
@@ -248,7 +256,14 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         if line.label:
             room = max(0, self._columns - width(line.label))
             strip = Strip([*strip.crop_extend(0, room, base), Segment(line.label, self._style("new"))])
-        return strip.adjust_cell_length(self._columns, base)
+        return self._filtered(strip.adjust_cell_length(self._columns, base))
+
+    def _filtered(self, strip: Strip) -> Strip:
+        """What the app wants done with every line: fewer colours, none at all."""
+        filters, background = self._filters
+        for each in filters:
+            strip = strip.apply_filter(each, background)
+        return strip
 
     def _drawn(self, row: Row, current: bool) -> Strip:
         segments = [Segment("▌ ", self._style("cursor")) if current else Segment("  ", self._style(""))]
@@ -343,9 +358,8 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         end = Offset(1 << 16, n * LINE + len(self.pane.rows(n)) - 1)
         self.screen.selections = {self: Selection(Offset(0, n * LINE), end)}
 
-    def _selected(self, y: int, length: int) -> tuple[int, int] | None:
-        selection = self.text_selection
-        if selection is None:
+    def _selected(self, selection: Selection, y: int, length: int) -> tuple[int, int] | None:
+        if y >= len(self.pane.view):
             return None
         n, line = self.pane.view[y]
         span = selection.get_span(n * LINE + line)

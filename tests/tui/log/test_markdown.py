@@ -102,28 +102,16 @@ def test_a_stream_ends_in_what_the_whole_text_looks_like(text: str, size: int, w
 def test_a_stream_draws_only_what_is_new_again() -> None:
     stream = Stream()
     stream.feed("one\n\ntwo\n\nthree\nis")
-    stream.rows(40)
-    assert (stream._done, stream._open) == ("one\n\ntwo\n\n", "three\nis")
-    before = stream.rows(40)
-    assert stream.rows(40) is before
-    stream.feed(" and more")
-    assert [row.text for row in stream.rows(40)][-1] == "three is and more"
-    assert stream.rows(40)[0] is before[0]
-
-
-def test_a_paragraph_is_copied_as_one_line_and_code_without_its_bar() -> None:
-    found = rows("some words that are wrapped\n\n```\nx = 1\ny\n```\n\n- a list item that is wrapped", 12)
-    assert joined(found) == "some words that are wrapped\n\nx = 1\ny\n\n• a list item that is wrapped"
-
-
-def test_an_ordinary_answer_is_drawn_whole() -> None:
-    assert shown(ANSWER, 60)[:8] == [
-        "I looked at the failing test first. Two things stand out:",
-        "",
-        "1. connect() is called before the server listens.",
-        "2. The time limit is 2 seconds, which is tight.",
-        "",
-        "│ async def connect(path: str) -> Client:",
-        "│     for attempt in range(3):  # the server may still start",
-        "│         try:",
-    ]
+    settled, rest = stream.parts(40)
+    before = list(settled)
+    assert [row.text for row in settled] == ["one", "", "two"]
+    assert [row.text for row in rest] == ["", "three is"]
+    assert stream.parts(40)[1] is rest
+    stream.feed(" and more\n\nfour\n\nfive")
+    more, rest = stream.parts(40)
+    assert more is settled
+    assert all(new is old for new, old in zip(more, before, strict=False))
+    assert [row.text for row in stream.rows(40)] == [
+        "one", "", "two", "", "three is and more", "", "four", "", "five",
+    ]  # fmt: skip
+    assert stream.parts(30)[0] is not settled
