@@ -115,3 +115,21 @@ def test_a_stream_draws_only_what_is_new_again() -> None:
         "one", "", "two", "", "three is and more", "", "four", "", "five",
     ]  # fmt: skip
     assert stream.parts(30)[0] is not settled
+
+
+def test_a_paragraph_is_copied_as_one_line_and_code_without_its_bar() -> None:
+    found = rows("some words that are wrapped\n\n```\nx = 1\ny\n```\n\n- a list item that is wrapped", 12)
+    assert joined(found) == "some words that are wrapped\n\nx = 1\ny\n\n• a list item that is wrapped"
+
+
+def test_an_ordinary_answer_is_drawn_whole() -> None:
+    assert shown(ANSWER, 60)[:8] == [
+        "I looked at the failing test first. Two things stand out:",
+        "",
+        "1. connect() is called before the server listens.",
+        "2. The time limit is 2 seconds, which is tight.",
+        "",
+        "│ async def connect(path: str) -> Client:",
+        "│     for attempt in range(3):  # the server may still start",
+        "│         try:",
+    ]
