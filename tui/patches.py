@@ -13,8 +13,11 @@ from typing import Any, Final
 import textual
 from textual import _xterm_parser, events
 from textual.app import App
-from textual.drivers import linux_driver
+from textual.drivers import linux_driver, web_driver
 from textual.message import Message
+
+from daemon.plain import safe
+from tui.pastes import Pastes
 
 VERSION: Final = "8.2.8"  # pinned in pyproject.toml; look at each patch again with the next one
 INSTALLED: Final[str] = textual.__version__  # read from a file: not in the loop
@@ -43,9 +46,10 @@ def apply() -> bool:
     if not _patched and INSTALLED == VERSION:
         _tolerate_any_bytes()
         _know_modified_keys()
-        _drop_reports()
+        _keep_pastes_whole_and_drop_reports()
         _end_in_a_sentence()
         _end_with_the_terminal()
+        _end_with_the_page()
         _patched = True
     return _patched
 
@@ -85,19 +89,34 @@ def _know_modified_keys() -> None:
     _xterm_parser.XTermParser._sequence_to_key_events = known  # type: ignore[method-assign]
 
 
-def _drop_reports() -> None:
-    """A terminal's answer that nobody waits for is typed into whatever has the focus, character by character."""
+def _keep_pastes_whole_and_drop_reports() -> None:
+    """Of escape sequences within a paste Textual makes keys, enter among them, and it takes 2 s for each MB.
+
+    A terminal's answer that nobody waits for is typed into whatever has the focus, character by character.
+    """
     original = _xterm_parser.XTermParser.feed
 
-    def feed(self: Any, data: str) -> Iterable[Message]:
-        if not data:
-            return original(self, data)  # the end of all input
+    def typed(self: Any, data: str) -> Iterable[Message]:
         text: str = getattr(self, "_held_report", "") + data
         self._held_report = ""
         text = _REPORT.sub("", text)
         if (begun := _REPORT_BEGUN.search(text)) and len(begun[0]) <= HELD:
             self._held_report, text = begun[0], text[: begun.start()]
         return original(self, text) if text else ()
+
+    def feed(self: Any, data: str) -> Iterable[Message]:
+        if not data:
+            yield from original(self, data)  # the end of all input
+            return
+        pastes: Pastes | None = getattr(self, "_pastes", None)
+        if pastes is None:
+            pastes = self._pastes = Pastes()
+        for is_paste, text in pastes.split(data):
+            if is_paste:
+                yield events.Paste(safe(text.replace("\r\n", "\n").replace("\r", "\n")))
+            else:  # between the marks that it sees there is nothing, of which it makes a paste too
+                found = typed(self, text)
+                yield from (one for one in found if not isinstance(one, events.Paste))
 
     _xterm_parser.XTermParser.feed = feed  # type: ignore[method-assign]
 
@@ -123,6 +142,18 @@ def _end_with_the_terminal() -> None:
             self._app.call_later(self._app._handle_exception, error)
 
     linux_driver.LinuxDriver._run_input_thread = read  # type: ignore[method-assign]
+
+
+def _end_with_the_page() -> None:
+    """A server that is killed closes the input of its apps, which would go on for ever without one."""
+    original = web_driver.WebDriver.run_input_thread
+
+    def read(self: Any) -> None:
+        original(self)
+        if not self.exit_event.is_set():
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    web_driver.WebDriver.run_input_thread = read  # type: ignore[method-assign]
 
 
 def fault(app: App[Any]) -> Exception | None:

@@ -40,7 +40,7 @@ DRIVER: Final = {  # how Textual is told that a page is its terminal
 }
 TABS: Final = 16  # apps at once; each is a process of 60 MB
 GRACE: Final = 5.0  # seconds that an app may take to end
-LONGEST: Final = 1 << 20  # bytes of one message of a browser; a paste
+LONGEST: Final = 32 << 20  # bytes of one message of a browser: a paste; longer than any post may be, as JSON
 SIZES: Final = range(10, 1001)  # columns and rows that a browser may ask for
 POLICY: Final = (
     "default-src 'none'; script-src 'self' 'nonce-{nonce}'; style-src 'self' 'unsafe-inline'; font-src 'self'; "

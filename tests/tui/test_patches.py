@@ -81,3 +81,23 @@ def test_a_report_that_comes_in_two_reads_is_never_typed(at: int) -> None:
 
 def test_a_paste_stays_whole() -> None:
     assert keys("\x1b[200~two\nlines\x1b[201~") == ["paste two\nlines"]
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+def test_a_paste_whose_marks_come_in_two_reads_stays_whole(at: int) -> None:
+    pieces = ("\x1b[200~"[:at], "\x1b[200~"[at:] + "two" + "\x1b[201~"[:at], "\x1b[201~"[at:] + "b")
+    assert keys(*pieces) == ["paste two", "b"]
+
+
+@pytest.mark.parametrize(
+    ("pasted", "text"),
+    [
+        ("\x1b[31mred\x1b[0m", "␛[31mred␛[0m"),
+        ("\x1b]0;a title\rb\rc", "␛]0;a title\nb\nc"),
+        ("\x1b]52;c;aGVsbG8=\x07", "␛]52;c;aGVsbG8=␇"),
+        ("\x1b[I\x1b[<0;1;1M\x1b\r", "␛[I␛[<0;1;1M␛\n"),
+        ("a\x1b[200~b\x00\r\n\u202e", "a␛[200~b␀\n\\u202e"),
+    ],
+)
+def test_no_escape_sequence_within_a_paste_is_a_key_or_gets_further(pasted: str, text: str) -> None:
+    assert keys(f"a\x1b[200~{pasted}\x1b[201~b") == ["a", f"paste {text}", "b"]

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import os
 import shutil
 import signal
 import socket as socketlib
@@ -19,7 +20,7 @@ pytest.importorskip("textual_serve", reason="the extra `web` is not installed")
 
 from tests.running import OUTRIDER, Place
 from tests.tui.browser import browser
-from tui.web import HOST, TABS, Server
+from tui.web import DRIVER, HOST, TABS, Server
 
 APP = """
 import sys
@@ -186,6 +187,15 @@ async def test_what_is_not_understood_is_passed_over(served: Web) -> None:
         await until(socket, b"got x")
 
 
+async def test_a_paste_of_more_than_a_megabyte_ends_nothing(served: Web) -> None:
+    async with served.tab(await served.key()) as socket:
+        await until(socket, b"it is served")
+        pasted = "\x1b[200~" + "line\r" * (2 << 20) + "\x1b[201~"
+        await socket.send_str(json.dumps(["stdin", pasted]))
+        await socket.send_str(json.dumps(["stdin", "x"]))
+        await until(socket, b"got x")
+
+
 async def test_there_are_so_many_tabs_and_no_more(served: Web) -> None:
     key = await served.key()
     served.server._tabs.update(web.WebSocketResponse() for _ in range(TABS))
@@ -259,6 +269,25 @@ async def test_the_verb_serves_the_very_app_and_ends_with_its_signal(place: Plac
                 while (await socket.receive()).type not in (WSMsgType.CLOSE, WSMsgType.CLOSED):
                     pass
     assert process.returncode == 0
+
+
+def test_an_app_whose_server_was_killed_ends(place: Place) -> None:
+    with subprocess.Popen(
+        OUTRIDER,
+        env=place.environ | DRIVER,
+        cwd=place.work,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as app:
+        assert app.stdin is not None
+        assert app.stdout is not None
+        seen = b""
+        while b"no daemon listens on" not in seen:
+            seen += (piece := os.read(app.stdout.fileno(), 65536))
+            assert piece
+        app.stdin.close()  # as it is when the server is gone
+        assert app.wait(40) == 128 + signal.SIGHUP
 
 
 async def test_a_browser_lists_the_sessions_opens_one_and_posts_to_it(place: Place) -> None:
