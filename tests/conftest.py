@@ -44,7 +44,7 @@ MAY_BLOCK += [
     (call, f"/daemon/worker/{file}.py", function, "a short write into the page cache, or a look at /proc")
     for file, function, calls in (
         ("segments", "append", ("os.write",)),
-        ("journal", "write_over", ("os.mkdir", "os.write")),
+        ("smallfiles", "write_over", ("os.mkdir", "os.write")),
         ("output", "write", ("os.write", "os.mkdir", "os.statvfs")),
         ("output", "move", ("os.mkdir", "os.statvfs")),
         ("output", "copy", ("os.read",)),

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from daemon.allowance import Allowance
-from daemon.worker import journal
+from daemon.worker import smallfiles
 from daemon.worker.refusal import Refusal, own_rule
 
 FILE: Final = "allowance.json"  # in the scratch folder: who starts the keeper writes it, the keeper obeys it
@@ -38,7 +38,7 @@ def store(scratch: Path, allowed: Allowance) -> None:
             return
     except Unreadable:
         pass
-    journal.write_whole(scratch / FILE, msgspec.json.encode(allowed), durable=True)
+    smallfiles.write_whole(scratch / FILE, msgspec.json.encode(allowed), durable=True)
 
 
 class Access:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
-from daemon.worker import journal, keeper, station, tunnel
+from daemon.worker import keeper, smallfiles, station, tunnel
 from daemon.worker.tunnel import Tunnel
 from mesh import asking, identity, token
 from mesh.asking import NotReached, Refused
@@ -119,7 +119,7 @@ def _own_key(scratch: Path) -> Pair:
 
 
 def _check_new(scratch: Path) -> None:
-    said = journal.read(scratch / station.STATE, station.State)
+    said = smallfiles.read(scratch / station.STATE, station.State)
     if said is not None:
         raise JoinError(
             f"{scratch} is the folder of the worker {said.name}, which dials {said.harness}: give this one a folder "

@@ -22,6 +22,7 @@ import msgspec
 from daemon.allowance import Allowance
 from daemon.protocol import frames
 from daemon.worker import access, connection, descriptors, interpreters, journal, pasts, runs, surroundings
+from daemon.worker.retention import Retention
 from daemon.worker.writes import Writes
 
 LOCK: Final = "keeper.lock"
@@ -185,8 +186,8 @@ class Keeper:
             cpus=len(os.sched_getaffinity(0)),
             memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             started=self._started,
-            journal=self.runs.journal.id,
-            journal_age=self.runs.journal.age,
+            journal=self.runs.journal.origin.id,
+            journal_age=self.runs.journal.origin.age,
             running=len(self.runs.going),
             environments=self.runs.environments,
             runs=tuple(self.runs.journal.runs(HELLO_RUNS)),
@@ -209,8 +210,9 @@ class Keeper:
 
     async def _clean(self) -> None:
         """Let go of journals from time to time: soon after a run, else for those whose day is over."""
+        kept = Retention(self.runs.journal)
         while True:
-            await asyncio.to_thread(self.runs.journal.clean)
+            await asyncio.to_thread(kept.clean)
             await asyncio.to_thread(pasts.clean, self.scratch / pasts.FOLDER, time.time())
             await asyncio.sleep(CLEAN_PAUSE)
             self._ended.clear()

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from daemon.allowance import Allowance
 from daemon.protocol import dialing, frames
-from daemon.worker import journal, keeper, launch, link, tunnel, update
+from daemon.worker import keeper, launch, link, smallfiles, tunnel, update
 from daemon.worker.tunnel import Tunnel
 from daemon.worker.update import Updater
 
@@ -252,14 +252,14 @@ class Log:
         self._state = made
         with suppress(OSError):  # who looks sees an older state; the connection is worth more
             await asyncio.to_thread(
-                journal.write_whole, self._place.scratch / STATE, msgspec.json.encode(made)
+                smallfiles.write_whole, self._place.scratch / STATE, msgspec.json.encode(made)
             )
 
 
 async def look(scratch: Path) -> Standing:
     """How the worker of a scratch folder stands. Starts nothing."""
     pid = await asyncio.to_thread(keeper.holder, scratch / LOCK)
-    said = await asyncio.to_thread(journal.read, scratch / STATE, State)
+    said = await asyncio.to_thread(smallfiles.read, scratch / STATE, State)
     found = Standing(
         scratch=str(scratch),
         update=update.sentence(await asyncio.to_thread(update.load, scratch), time.time()),

@@ -72,20 +72,6 @@ class Result(Struct, frozen=True, omit_defaults=True, kw_only=True):
     size: int = 0
 
 
-class Birth(Struct, frozen=True):
-    """When the journal was begun, in which boot of the machine, and in which format.
-
-    `uptime`: the machine's own at that time, which no change of its clock moves; negative where it was not noted.
-    `place`: the folder itself, which no copy of it is; empty where it was not noted.
-    """
-
-    time: float
-    boot: str = ""
-    format: int = 1
-    uptime: float = -1.0
-    place: str = ""
-
-
 class Entry:
     """What is kept in memory of a run or write: enough to know it, to find its result and to choose what goes."""
 

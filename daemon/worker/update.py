@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from daemon.protocol import dialing, frames
-from daemon.worker import fetch, install, journal, keeper, link
+from daemon.worker import fetch, install, keeper, link, smallfiles
 from daemon.worker.fetch import UpdateError
 from daemon.worker.install import Job, Outcome
 
@@ -62,12 +62,12 @@ class State(Struct, frozen=True, omit_defaults=True):
 
 def load(scratch: Path) -> State:
     """What was decided; nothing where the file is missing or does not read. Blocks."""
-    return journal.read(scratch / STATE, State) or State()
+    return smallfiles.read(scratch / STATE, State) or State()
 
 
 def save(scratch: Path, state: State) -> None:
     """Keep it, also over a power cut. Blocks. Raises OSError."""
-    journal.write_whole(scratch / STATE, msgspec.json.encode(state), durable=True)
+    smallfiles.write_whole(scratch / STATE, msgspec.json.encode(state), durable=True)
 
 
 def successor(scratch: Path, release: str) -> Path | None:

@@ -1,16 +1,19 @@
 """A keeper in this process, on a scratch folder and a home of its own."""
 
+import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from daemon.worker import interpreters
+from daemon.worker.journal import Journal
 from daemon.worker.keeper import SOCKET, Keeper
 from tests.daemon.worker.dialing import Dial
+from tests.daemon.worker.journals import Clock
 
 
 @pytest.fixture
@@ -49,3 +52,22 @@ async def dial(keeper: Keeper) -> AsyncIterator[Dial]:
     """A connection to it."""
     async with await Dial.to(keeper.scratch / SOCKET) as one:
         yield one
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], Journal]]:
+    """Opens the journal, as a keeper that starts does; all are closed in the end."""
+    with contextlib.ExitStack() as held:
+
+        def open() -> Journal:
+            one = Journal(tmp_path / "runs", clock=clock, uptime=lambda: clock.up)
+            held.callback(one.close)
+            one.load()
+            return one
+
+        yield open

@@ -360,7 +360,7 @@ async def worker_of(
     """A keeper, its journal older by `age` seconds than it is, and its link."""
     kept = keeper.Keeper(scratch, "1", os.environ, lambda _: ("bash",))
     async with kept.listening():
-        kept.runs.journal.born -= age
+        kept.runs.journal.origin.born -= age
         made = Worker(scratch, kept)
         made.linked = net.link(scratch, over)
         yield made

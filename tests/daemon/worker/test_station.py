@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemon.allowance import Allowance
-from daemon.worker import access, journal, keeper, launch, link, station
+from daemon.worker import access, keeper, launch, link, smallfiles, station
 from daemon.worker.station import Log, Place, State
 
 
@@ -19,7 +19,7 @@ def place(scratch: Path, release: str = "1") -> Place:
 
 
 def saved(scratch: Path) -> State:
-    found = journal.read(scratch / station.STATE, State)
+    found = smallfiles.read(scratch / station.STATE, State)
     assert found is not None
     return found
 
@@ -81,7 +81,13 @@ async def test_a_reason_is_logged_again_after_a_while(
 
 
 async def test_a_state_that_cannot_be_written_ends_nothing(scratch: Path) -> None:
-    await Log(place(scratch / "none")).tell(None)
+    none = scratch / "none"
+    log = Log(place(none))
+    await log.tell(None)
+    assert not none.exists()
+    none.mkdir()
+    await log.tell("no harness")
+    assert (await asyncio.to_thread(saved, none)).state == "dialing"
 
 
 async def test_where_no_worker_is_nothing_is_started_or_ended(scratch: Path) -> None:
