@@ -34,7 +34,7 @@ async def test_a_stale_socket_is_replaced(harness: FakeHarness, path: Path) -> N
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))
     async with serve(harness, version="1", socket=path), Http.to(path) as http:
-        await http("GET", "/healthz")
+        assert await http("GET", "/healthz") == {"status": "alive"}
 
 
 async def test_a_live_socket_is_refused_and_stays(harness: FakeHarness, path: Path) -> None:

@@ -461,6 +461,11 @@ async def test_what_a_broken_try_said_never_counts(store: Store) -> None:
         session = await b.harness._sessions.get(id)
         assert session.chain.orphans == ()
         assert session.chain.context().settled == []
+        provider.answers.append(says(text("Hello world")))
+        await b.post(id, "again")
+        assert await b.rest(id) == "closed"
+        assert [turn.parts for turn in session.chain.context().settled[1:]] == [(Text("Hello world"),)]
+        assert b.pool.ran == []
 
 
 async def test_deltas_and_live_output_reach_a_reader(store: Store) -> None:

@@ -452,7 +452,9 @@ def test_an_exception_in_place_of_the_counts_does_not_void_the_answer() -> None:
 
 
 def test_a_second_start_in_one_answer_breaks_it() -> None:
-    assert failed(decode([start() + text("x") + start()])).code == "cut"
+    error = failed(decode([start() + text("x") + start() + text("y", index=1) + stop() + counts()]))
+    assert (error.code, error.retryable) == ("cut", True)
+    assert "another answer began inside it" in error.message
 
 
 @pytest.mark.parametrize(

@@ -115,4 +115,4 @@ def test_any_split_gives_the_same_events(lines: list[bytes], ends: list[bytes], 
 
 @given(st.binary())
 def test_any_bytes_are_taken(stream: bytes) -> None:
-    whole(stream)
+    assert whole(*(stream[at : at + 1] for at in range(len(stream)))) == whole(stream)
