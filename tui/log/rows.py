@@ -6,8 +6,6 @@ from typing import ClassVar, Final, NamedTuple
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.color import Color
-from textual.filter import LineFilter
 from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.reactive import var
@@ -18,7 +16,9 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tui.log.bar import Bar
+from tui.log.paint import Painter
 from tui.log.pane import Pane
+from tui.log.roles import CSS, ROLES
 from tui.log.text import EMPTY, Row, joined, width
 
 GUTTER: Final = 2  # columns left of the rows, where the cursor stands
@@ -27,15 +27,7 @@ LINE: Final = (
 )  # a selection counts record * LINE + line: it stays where it is when what is above it grows
 SELECTED: Final = 5000  # records that a selection reaches over; more are no text to paste
 BAR: Final = 2  # parts of a line at which the scroll bar is drawn anew while others move it
-STRIPS: Final = 1000  # painted rows that are kept: some screens
 WHEEL: Final = 3  # lines a turn of the wheel
-
-_ROLES: Final = frozenset({
-    "title", "message", "text", "thinking", "call", "result", "output", "step", "error", "config", "system", "summary",
-    "start", "end", "other", "live", "running", "failed", "nonzero", "void", "dim", "hint", "picture", "said", "code",
-    "comment", "keyword", "string", "number", "name", "builtin", "added", "removed", "hunk", "heading", "h1", "h2",
-    "strong", "em", "s", "link", "quote", "mark", "match", "cursor", "new",
-})  # fmt: skip
 
 
 class _Line(NamedTuple):
@@ -50,62 +42,8 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
     """Paints the pane that the log gives it; `sync` after the pane has changed."""
 
     ALLOW_SELECT = True
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"log--{role}" for role in _ROLES}
-    DEFAULT_CSS = """
-    Rows {
-        height: 1fr;
-        overflow-x: hidden;
-        overflow-y: scroll;
-        scrollbar-size-vertical: 1;
-        scrollbar-gutter: stable;
-        background: $background;
-        color: $foreground;
-
-        .log--title { text-style: bold; }
-        .log--message { color: $text-accent; }
-        .log--text { color: $text-success; }
-        .log--call { color: $text-primary; }
-        .log--result { color: $text-primary; text-style: not bold; }
-        .log--output { color: $text-muted; text-style: not bold; }
-        .log--error { color: $text-error; }
-        .log--thinking, .log--step, .log--config, .log--system, .log--summary, .log--start, .log--end, .log--other,
-        .log--dim { color: $text-muted; text-style: not bold; }
-        .log--running, .log--live { color: $text-warning; }
-        .log--failed { color: $text-error; }
-        .log--nonzero { color: $text-warning; }
-        .log--void { color: $text-disabled; text-style: strike; }
-        .log--hint { color: $text-warning; }
-        .log--picture { color: $text-secondary; }
-        .log--said { color: $foreground; }
-        .log--code { color: $foreground; }
-        .log--comment { color: $text-muted; text-style: italic; }
-        .log--keyword { color: $text-accent; }
-        .log--string, .log--added { color: $text-success; }
-        .log--number, .log--builtin { color: $text-warning; }
-        .log--name, .log--hunk { color: $text-primary; }
-        .log--removed { color: $text-error; }
-        .log--added { background: $success 12%; }
-        .log--removed { background: $error 12%; }
-        .log--heading { color: $text-primary; text-style: bold; }
-        .log--h1, .log--h2 { text-style: underline; }
-        .log--strong { text-style: bold; }
-        .log--em { text-style: italic; }
-        .log--s { text-style: strike; }
-        .log--link { color: $text-secondary; text-style: underline; }
-        .log--quote, .log--mark { color: $text-secondary; }
-        .log--match { background: $warning; color: auto 95%; }
-        .log--cursor { color: $primary; }
-        .log--new { background: $accent; color: auto 95%; text-style: bold; }
-
-        &:ansi {
-            .log--dim, .log--thinking, .log--step, .log--config, .log--system, .log--start, .log--end, .log--output,
-            .log--comment { text-style: dim not bold; }
-            .log--added, .log--removed { background: ansi_default; }
-            .log--match { background: $warning; color: ansi_black; }
-            .log--new { background: $accent; color: ansi_black; }
-        }
-    }
-    """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"log--{role}" for role in ROLES}
+    DEFAULT_CSS = CSS
 
     pattern: var[str] = var("")
     """What was searched for; shown where it stands."""
@@ -125,9 +63,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         super().__init__(id=id)
         self.pane = Pane()
         self._painted: list[_Line] = []
-        self._palette: dict[str, Style] = {}
-        self._strips: dict[tuple[Row, bool], Strip] = {}
-        self._filters: tuple[Sequence[LineFilter], Color] = ((), Color(0, 0, 0))
+        self._painter = Painter(self._look)
         self._columns = 0  # without the scroll bar
         self._bar = (0, 0)
         self.rough = False  # whether the scroll bar is a little off
@@ -198,8 +134,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
     def repaint(self) -> None:
         """Paint every line anew."""
         self._painted = []
-        self._palette.clear()
-        self._strips.clear()
+        self._painter.forget()
         self._bar = (0, 0)
         self.refresh()
 
@@ -212,14 +147,17 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         """Another pattern is marked elsewhere."""
         self.repaint()
 
+    def _look(self, roles: Sequence[str]) -> Style:
+        return self.get_visual_style(*(f"log--{role}" for role in roles)).rich_style
+
+    def _prepare(self) -> None:
+        filters = self.get_line_filters(), self.background_colors[1]
+        self._painter.set(self._columns, self.pattern, filters)
+
     def render_lines(self, crop: Region) -> list[Strip]:
         """The lines of a region. The widget has no border or padding, so that nothing has to be put around them."""
-        filters = self.get_line_filters(), self.background_colors[1]
-        if filters != self._filters:
-            self._filters = filters
-            self._strips.clear()
-        selection = self.text_selection
-        painted = self._painted
+        self._prepare()
+        selection, painted = self.text_selection, self._painted
         found = [
             self._strip(painted[y] if y < len(painted) else self._line(y), y, selection)
             for y in crop.line_range
@@ -229,6 +167,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
 
     def render_line(self, y: int) -> Strip:
         """Line `y` of the screen, with what the mouse needs to know where in the text it is."""
+        self._prepare()
         strip = self._strip(self._line(y), y, self.text_selection)
         if y >= len(self.pane.view):
             return strip
@@ -236,49 +175,15 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         return strip.apply_offsets(0, n * LINE + line)
 
     def _strip(self, line: _Line, y: int, selection: Selection | None) -> Strip:
-        """A line as it is shown; the same line is painted once."""
-        base = self._style("")
         if line.row is None and not line.label:
-            return self._filtered(Strip.blank(self._columns, base))
+            return self._painter.blank()
         row = line.row or EMPTY
         span = self._selected(selection, y, GUTTER + len(row.text)) if selection and line.row else None
         if span is None and not line.label:
-            strip = self._strips.get((row, line.current))
-            if strip is None:
-                if len(self._strips) > STRIPS:
-                    self._strips.clear()
-                strip = self._strips[row, line.current] = self._filtered(self._drawn(row, line.current))
-            return strip
-        strip = self._drawn(row, line.current)
-        if span is not None:
-            marked = self.screen.get_component_rich_style("screen--selection")
-            strip = Strip(_marked(list(strip), *span, marked))
-        if line.label:
-            room = max(0, self._columns - width(line.label))
-            strip = Strip([*strip.crop_extend(0, room, base), Segment(line.label, self._style("new"))])
-        return self._filtered(strip.adjust_cell_length(self._columns, base))
-
-    def _filtered(self, strip: Strip) -> Strip:
-        """What the app wants done with every line: fewer colours, none at all."""
-        filters, background = self._filters
-        for each in filters:
-            strip = strip.apply_filter(each, background)
-        return strip
-
-    def _drawn(self, row: Row, current: bool) -> Strip:
-        segments = [Segment("▌ ", self._style("cursor")) if current else Segment("  ", self._style(""))]
-        segments += [Segment(text, self._style(role)) for text, role in row.spans if text]
-        if self.pattern:
-            for start, end in _found("  " + row.text, self.pattern):
-                segments = _marked(segments, start, end, self._style("match"))
-        return Strip(segments).adjust_cell_length(self._columns, self._style(""))
-
-    def _style(self, roles: str) -> Style:
-        style = self._palette.get(roles)
-        if style is None:
-            names = [f"log--{role}" for role in roles.split() if role in _ROLES]
-            style = self._palette[roles] = self.get_visual_style(*names).rich_style
-        return style
+            return self._painter.plain(row, line.current)
+        label = Strip([Segment(line.label, self._painter.style("new"))]) if line.label else None
+        marked = self.screen.get_component_rich_style("screen--selection")
+        return self._painter.marked(row, line.current, span, marked, label)
 
     # Moving.
 
@@ -288,7 +193,6 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         self.pane.resize(max(1, self._columns - GUTTER - 1), lines)  # one is left before the scroll bar
         self.pane.layout()
         self._painted = []
-        self._strips.clear()
         self._bar = (0, 0)
         self.sync()
         self.post_message(self.Scrolled())
@@ -396,27 +300,6 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
 
 def _same(a: _Line, b: _Line) -> bool:
     return (a.row is b.row or a.row == b.row) and a.current == b.current and a.label == b.label
-
-
-def _marked(segments: list[Segment], start: int, end: int, style: Style) -> list[Segment]:
-    """Segments with another style from character `start` to `end`."""
-    found, at = [], 0
-    for text, own, _ in segments:
-        first, last = max(0, start - at), max(0, end - at)
-        at += len(text)
-        pieces = (text[:first], own), (text[first:last], (own or style) + style), (text[last:], own)
-        found += [Segment(piece, look) for piece, look in pieces if piece]
-    return found
-
-
-def _found(text: str, pattern: str) -> list[tuple[int, int]]:
-    """Where a pattern stands, whatever the case of its letters."""
-    found, low, pattern = [], text.lower(), pattern.lower()
-    at = low.find(pattern) if len(low) == len(text) else -1
-    while at >= 0:
-        found.append((at, at + len(pattern)))
-        at = low.find(pattern, at + len(pattern))
-    return found
 
 
 def _cropped(row: Row, start: int, end: int) -> Row:

@@ -375,7 +375,8 @@ async def test_every_theme_gives_each_role_a_style(theme: str) -> None:
         await host.pilot.pause()
         rows = host.app.query_one(Rows)
         styles = {
-            str(rows._style(role)) for role in ("title message", "code number", "added", "removed", "dim")
+            str(rows._painter.style(role))
+            for role in ("title message", "code number", "added", "removed", "dim")
         }
         assert len(styles) == 5
 
