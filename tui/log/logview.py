@@ -1,7 +1,6 @@
 """The log of one session: its records, what streams, and the keys to read, search, fold and copy them."""
 
 import asyncio
-import os
 import time
 from datetime import tzinfo
 from typing import Final, Self, assert_never
@@ -9,19 +8,17 @@ from typing import Final, Self, assert_never
 from textual import on
 from textual.app import ComposeResult
 from textual.timer import Timer
-from textual.widget import Widget
 from textual.widgets import Input
 
 from daemon.client import ApiFailure, Back, Followed, Lost, Unreachable
 from daemon.plain import line, seconds
 from daemon.protocol import api
 from daemon.protocol.records import Record
-from tui.log import clipboard
 from tui.log.keys import BINDINGS
-from tui.log.messages import Copied, Failed, Fork, Moved, Opened, Picture, Said, Source, Zoom
-from tui.log.pager import Pager
+from tui.log.messages import Failed, Moved, Opened, Picture, Said, Source
 from tui.log.pane import Pane, Range
 from tui.log.pattern import Pattern
+from tui.log.record import RecordActions
 from tui.log.rows import Rows
 from tui.log.search import Hit, Search
 
@@ -31,7 +28,7 @@ TAIL: Final = 200  # records at the end that are loaded first, whole: some scree
 HEADERS: Final = 5000  # headers in one go: some 15 ms of work, in which no key is heard
 
 
-class LogView(Widget):
+class LogView(RecordActions):
     """The records of one session and what streams in below them; no widget per record.
 
     A screen uses it so:
@@ -70,7 +67,6 @@ class LogView(Widget):
         self._zone = zone
         self._session = ""
         self._source: Source | None = None
-        self._rows = Rows()
         self._flushing: Timer | None = None
         self._dirty = False
         self._rest = 0.0  # until when nothing that has come is drawn
@@ -90,11 +86,6 @@ class LogView(Widget):
             self._flushing.resume()
 
     # What a screen calls.
-
-    @property
-    def pane(self) -> Pane:
-        """What is shown."""
-        return self._rows.pane
 
     @property
     def last(self) -> int:
@@ -381,54 +372,3 @@ class LogView(Widget):
             self.post_message(Said("it is in the part that is not shown: v"))
         elif hit.wrapped:
             self.post_message(Said("searched on from the other end"))
-
-    # The record at the cursor.
-
-    def action_copy(self) -> None:
-        """Copy what is selected, else the record."""
-        selected = self.screen.get_selected_text()
-        item = self.pane.item(self.pane.cursor)
-        if selected:
-            self._copy(selected)
-        elif item is not None:
-            self._copy(item.body or item.title)
-
-    def action_copy_body(self) -> None:
-        """Copy the code of a call, or what came of it, without the title."""
-        item = self.pane.item(self.pane.cursor)
-        if item is not None and item.body:
-            self._copy(item.body)
-        else:
-            self.post_message(Said("this record has no code or result"))
-
-    def _copy(self, text: str) -> None:
-        self.app.copy_to_clipboard(text)
-        said, sure = clipboard.said(text, os.environ)
-        self.post_message(Copied(text, said, sure))
-
-    def action_pager(self) -> None:
-        """All of the record; an image opens outside."""
-        item = self.pane.item(self.pane.cursor)
-        if item is None:
-            return
-        if item.media:
-            self.post_message(Picture(item.n, item.media))
-        else:
-            self.app.push_screen(Pager(item, self._rows.pattern), self._paged)
-
-    def _paged(self, text: str | None) -> None:
-        if text:
-            self._copy(text)
-
-    def action_zoom(self) -> None:
-        """The log alone on the screen, or no longer."""
-        self.post_message(Zoom())
-
-    def action_fork(self) -> None:
-        """A new session from here."""
-        n = self.pane.cursor
-        record = self.pane.record(n)
-        if record is not None and record.kind == "message":
-            self.post_message(Fork(n, record.text()))
-        elif n:  # not within a step: its answer would be void in the copy
-            self.post_message(Fork(self.pane.ledger.whole(n) + 1, ""))

@@ -1,7 +1,6 @@
 """What of a log is on the screen: records drawn where they are seen, the view held at a record's line, the cursor."""
 
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from datetime import tzinfo
 from typing import Final, NamedTuple
@@ -11,12 +10,11 @@ from daemon.protocol.records import Header, Record
 from daemon.view import Item, Live, item
 from tui.log.bodies import Bodies
 from tui.log.draw import LiveBlock, draw, folds
+from tui.log.drawn import Drawn, Folds
 from tui.log.heights import Heights
 from tui.log.ledger import KINDS, Ledger
 from tui.log.text import EMPTY, Row
 
-DRAWN: Final = 600  # records whose rows are kept: some screens up and down
-DRAWN_ROWS: Final = 20_000  # rows of these together, 10 MB
 AROUND: Final = 48  # records that are asked for on both sides of those that are missed
 STEP: Final = 3  # rows that j and k move within a record that is taller than the screen
 
@@ -55,10 +53,8 @@ class Pane:
         self.missed: set[int] = set()  # records of which more than a line stands there that have no body yet
         self._zone = zone
         self.bodies = Bodies()
-        self._drawn: OrderedDict[int, tuple[object, list[Row]]] = OrderedDict()
-        self._rows = 0
-        self._folds: dict[int, bool] = {}
-        self._kind_folds: dict[str, bool] = {}
+        self._drawn = Drawn()
+        self._folds = Folds()
         self._blocks: dict[int, LiveBlock] = {}
         self._live_rows: list[Row] = []
 
@@ -102,7 +98,7 @@ class Pane:
         """All headers up to the end are noted: guess the heights of what is not drawn by kind."""
         self.ledger.catch_up()
         self.heights = Heights(self.ledger.codes().translate(_GUESSES))
-        for n, (_, rows) in self._drawn.items():
+        for n, rows in self._drawn:
             self.heights[n - 1] = len(rows)
 
     def append(self, record: Record) -> None:
@@ -143,17 +139,11 @@ class Pane:
         """The rows of record `n`, or of what streams; rows that say nothing where the record is still missed."""
         if n > self.last:
             return self._live_rows
-        key = (
-            self.columns,
-            self.ledger.state(n),
-            self.ledger.about(n),
-            self._folds.get(n),
-            self._kind_fold(n),
-        )
-        drawn = self._drawn.get(n)
-        if drawn is not None and drawn[0] == key:
-            self._drawn.move_to_end(n)
-            return drawn[1]
+        ledger = self.ledger
+        folded = self._folds.of(n, ledger.kind(n))
+        made_of = (self.columns, ledger.state(n), ledger.about(n), folded)
+        if (drawn := self._drawn.get(n, made_of)) is not None:
+            return drawn
         found = self.item(n)
         if found is None:
             self.missed.add(n)
@@ -167,13 +157,7 @@ class Pane:
             gap=n > 1,
             zone=self._zone,
         )
-        if drawn is not None:
-            self._rows -= len(drawn[1])
-        self._drawn[n] = (key, rows)
-        self._drawn.move_to_end(n)
-        self._rows += len(rows)
-        while len(self._drawn) > 1 and (len(self._drawn) > DRAWN or self._rows > DRAWN_ROWS):
-            self._rows -= len(self._drawn.popitem(last=False)[1][1])
+        self._drawn.put(n, made_of, rows)
         return rows
 
     def _height(self, n: int) -> int:
@@ -197,11 +181,8 @@ class Pane:
 
     # Folds.
 
-    def _kind_fold(self, n: int) -> bool | None:
-        return self._kind_folds.get(self.ledger.kind(n))
-
     def _is_folded(self, found: Item) -> bool:
-        folded = self._folds.get(found.n, self._kind_fold(found.n))
+        folded = self._folds.of(found.n, self.ledger.kind(found.n))
         return folds(found) if folded is None else folded
 
     def folded(self, n: int) -> bool | None:
@@ -211,18 +192,16 @@ class Pane:
 
     def fold(self, n: int, folded: bool) -> None:
         """Fold record `n` or open it."""
-        self._folds[n] = folded
+        self._folds.set(n, folded)
         self._hold(n)
 
     def fold_kind(self, kind: str, folded: bool) -> None:
         """Fold all records of a kind or open them."""
-        self._kind_folds[kind] = folded
-        for n in [n for n in self._folds if self.ledger.kind(n) == kind]:
-            del self._folds[n]
+        self._folds.set_kind(kind, folded, self.ledger.kind)
 
     def kind_folded(self, kind: str) -> bool | None:
         """How all of a kind were folded last."""
-        return self._kind_folds.get(kind)
+        return self._folds.of_kind(kind)
 
     def _hold(self, n: int) -> None:
         """Keep the title of record `n` on the screen when it changes its height."""

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from daemon.protocol.api import Delta
 from tests.tui.log.fakes import Book, long, tour
 from tui.log.bodies import BODIES, BODY_BYTES, SPARE
-from tui.log.pane import DRAWN, Pane, Range
+from tui.log.drawn import DRAWN
+from tui.log.pane import Pane, Range
 
 
 def opened(book: Book, columns: int = 60, lines: int = 10, bodies: bool = True) -> Pane:
@@ -233,7 +234,7 @@ def test_few_rows_and_bodies_are_kept_whatever_is_looked_at(lines: int) -> None:
             pane.layout()
     assert len(pane._drawn) <= DRAWN
     assert len(pane.bodies) <= BODIES + SPARE
-    assert pane._rows == sum(len(rows) for _, rows in pane._drawn.values())
+    assert pane._drawn.rows == sum(len(rows) for _, rows in pane._drawn)
 
 
 def test_records_that_are_there_already_are_passed_over() -> None:
