@@ -49,7 +49,10 @@ async def test_lines_are_read_from_the_first_asked_for(dial: Dial, tmp_path: Pat
 
 
 @given(
-    st.lists(st.sampled_from([b"a", b"\n", b"\n\n", b"bb", b"\r\n", b"\xff"]), max_size=30).map(b"".join),
+    st.lists(
+        st.sampled_from([b"a", b"\n", b"\n\n", b"b\x0b", b"\r\n", b"\xff", "\u2028\x85".encode()]),
+        max_size=30,
+    ).map(b"".join),
     st.integers(0, 8),
     st.integers(0, 8),
     st.integers(1, 9),
