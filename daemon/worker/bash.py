@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Final
 
 from daemon.worker import login, surroundings, syntax
 from daemon.worker.environment import Spawn
-from daemon.worker.interpreter import GATE, OUTPUT_FD, STATUS_FD, Interpreter
+from daemon.worker.interpreter import GATE, Interpreter
+from daemon.worker.program import OUTPUT_FD, STATUS_FD
 from daemon.worker.refusal import Refusal
 
 TRIED_FD: Final = STATUS_FD + 1  # where a descriptor is copied to see whether it is open

@@ -1,13 +1,12 @@
-"""A run that has not ended, the environment it waits for, and who waits for it."""
+"""A run that has not ended, and who waits for it."""
 
 import asyncio
-from collections import deque
 from pathlib import Path
 from typing import Protocol
 
 from daemon.protocol import frames
 from daemon.worker import journal, output
-from daemon.worker.environment import Environment, Stop
+from daemon.worker.environment import Stop
 
 
 class Peer(Protocol):
@@ -21,37 +20,6 @@ class Peer(Protocol):
     @property
     def has_more(self) -> bool:
         """Whether more of what it sent waits to be taken up."""
-
-
-class Slot:
-    """One environment's place: what runs there, what waits, why the next interpreter will be new."""
-
-    def __init__(self) -> None:
-        self.environment: Environment | None = None
-        self.retired: list[Environment] = []  # interpreters that ended and may have left processes
-        self.reset = ""
-        self._line: deque[asyncio.Future[None]] = deque()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nobody is in the line."""
-        return not self._line
-
-    def join(self) -> asyncio.Future[None]:
-        """A place at the end of the line, done when it is the first."""
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append(place)
-        self._call()
-        return place
-
-    def leave(self, place: asyncio.Future[None]) -> None:
-        """Give a place back, the first or another."""
-        self._line.remove(place)
-        self._call()
-
-    def _call(self) -> None:
-        if self._line and not self._line[0].done():
-            self._line[0].set_result(None)
 
 
 class Run:

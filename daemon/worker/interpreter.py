@@ -1,12 +1,11 @@
-"""What every persistent interpreter does alike: comes up, takes runs, says how they end, is stopped rung by rung."""
+"""What every persistent interpreter does alike: takes runs, says how they end, is stopped rung by rung."""
 
 import abc
 import asyncio
 import contextlib
 import os
-import select
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -17,28 +16,21 @@ from daemon.worker.environment import (
     Ended,
     Ending,
     Process,
-    Reaper,
     ReaperGone,
     Spawn,
     Stop,
     drained,
     exit_of,
     first_of,
-    how_it_ended,
-    pipe_pair,
 )
-from daemon.worker.pump import Pump
+from daemon.worker.program import Program
 from daemon.worker.refusal import Refusal
 
-STATUS_FD: Final = 250  # far from the numbers scripts use
-OUTPUT_FD: Final = 252  # the output once more, for a shell whose code closes it
-START_WAIT: Final = 15.0  # seconds to come up: a login profile runs meanwhile
 ASK_EVERY: Final = (0.02, 0.2)  # seconds between two questions whether it is back: first, longest
 TERM_AFTER: Final = 2.0  # seconds from SIGINT to SIGTERM
 KILL_AFTER: Final = 4.0  # seconds from SIGINT to SIGKILL
 KILL_EVERY: Final = 0.1
 LAST_AFTER: Final = 5.0  # seconds from SIGINT to the end of the interpreter itself
-WRAPPER_WAIT: Final = 1.0  # seconds for what the interpreter was started by to end after it
 GONE_WAIT: Final = 2.0  # seconds for what a stopped run leaves to go at SIGTERM
 INTERRUPTED: Final = 130  # what a shell reports for a command that SIGINT ended
 GATE: Final = (
@@ -46,45 +38,30 @@ GATE: Final = (
 )  # ignored by what does not know it: it can never end an interpreter or what one became
 NAMED: Final = 8  # processes that a note names
 LINES: Final = range(3)  # times that the status pipe is looked at for an end that comes at once
-MAX_STATUS: Final = 1 << 20  # bytes of one line on the status pipe: a refusal has a program's words in it
-SAID: Final = 400  # characters of what a program printed that did not come up
 
 
-class Interpreter(abc.ABC):
-    """See environment.Environment. A process that takes orders from a control pipe and answers on a status pipe.
+class Interpreter(Program):
+    """See environment.Environment. A program that is told of runs on its control pipe.
 
-    It says `ready …` when it is up, `s` when the code of a run has begun (if it says so), and `N STATUS` when run N has
-    ended. What the code reads and prints goes other ways, so it can neither take an order nor look like an end.
+    It says `s` when the code of a run has begun (if it says so), and `N STATUS` when run N has ended. What the code
+    reads and prints goes other ways than its pipes, so it can neither take an order nor look like an end.
     """
 
-    NAME: str
-    CONTROL_FD: ClassVar[int]  # where it takes orders
-    ENDED_BY: ClassVar[str]  # what in the code makes it end with a status
     STOPS: ClassVar[tuple[int, int, int]]  # signals that have it stop its code, one at each rung; 0 for none
     SAYS_BEGUN: ClassVar = True  # one that does not is sent the signal of a rung until the code is over
 
     def __init__(self, cwd: str, spawn: Spawn) -> None:
-        self.died = ""
-        self._cwd = cwd
-        self._spawn = spawn
+        super().__init__(cwd, spawn)
+        loop = asyncio.get_running_loop()
         self._n = 0  # the run that is going, or was last
-        self._status = self._control = -1
-        self._rest = b""
-        self._reaper = Reaper(spawn)
-        self._pump: Pump | None = None
-        self._killed = Stop()
+        self._begun: asyncio.Future[None] = loop.create_future()
+        self._done: asyncio.Future[int | None] = loop.create_future()
         self._settled = asyncio.Event()
         self._later = ""  # the file of what is printed between two runs; empty for none
         self._refused = ""  # why the run's code was not begun
         self._folder = ""  # of the run
         self._images: list[frames.Image] = []  # that the run has shown
         self._wake: asyncio.Future[None] | None = None  # of who waits for a run's end
-        self._look = select.poll()  # at the status pipe, past the loop
-        self._inner = -1  # a descriptor of the interpreter's own process
-
-    @property
-    def gone(self) -> bool:
-        return self._reaper.gone.is_set()
 
     async def start(self) -> tuple[str, ...]:
         try:
@@ -104,111 +81,16 @@ class Interpreter(abc.ABC):
     def _heard(self, words: list[bytes]) -> None:
         """Take up a line of the status pipe that means something to this interpreter only."""
 
-    def _halt(self) -> None:  # noqa: B027 - a signal does for most
+    def _halt(self) -> None:
         """Stop the code where a signal does not: one that began is over soon, or the ladder goes on."""
 
     def _remarks(self) -> tuple[str, ...]:
         """What else the model has to know of the run that has ended."""
         return ()
 
-    def _patience(self) -> float:
-        """Seconds that it may take to come up."""
-        return START_WAIT
-
     def _ask(self) -> asyncio.Future[Any]:
         """A future that is done once a run that was stopped is over, and what stops it can do no harm any more."""
         return self._done
-
-    async def _bring_up(self, argv: Sequence[str], env: Mapping[str, str], first: bytes = b"") -> str:
-        """Start the program and wait until it is ready; what is wrong, with nothing left of it, or nothing."""
-        loop = asyncio.get_running_loop()
-        opened: list[int] = []
-        try:
-            for _ in range(3):
-                opened += pipe_pair()
-            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        except OSError:  # too many are open: those of this try must not stay
-            for fd in opened:
-                os.close(fd)
-            raise
-        control_read, self._control, self._status, status_write, output_read, output_write, null = opened
-        fds = {0: null, 1: output_write, 2: output_write}
-        if self.CONTROL_FD == 0:
-            os.close(fds[0])
-            fds[OUTPUT_FD] = output_write
-        fds |= {self.CONTROL_FD: control_read, STATUS_FD: status_write}
-        for fd in (self._control, self._status):
-            os.set_blocking(fd, False)
-        self._pump = Pump(output_read, self._spawn)
-        self._said = output.Sink()
-        await self._pump.switch(self._said)
-        self._reaper = Reaper(self._spawn)
-        self._ready: asyncio.Future[list[bytes]] = loop.create_future()
-        self._begun: asyncio.Future[None] = loop.create_future()
-        self._done: asyncio.Future[int | None] = loop.create_future()
-        try:
-            await self._reaper.start(argv, env, self._cwd, fds)
-        except BaseException:
-            os.close(self._control)
-            os.close(self._status)
-            self._control = self._status = -1
-            await self._pump.close()
-            raise
-        loop.add_reader(self._status, self._read_status)
-        self._look = select.poll()  # not at the pipe of one that did not come up
-        self._look.register(self._status, select.POLLIN)
-        self._reaper.exited.add_done_callback(lambda _: self._exited())
-        if first:
-            self._say(first)
-        await first_of(self._ready, self._reaper.exited, self._killed.wanted, within=self._patience())
-        if self._killed.wanted.done():
-            trouble = "it was ended while it started"
-        elif self._ready.done():
-            return ""
-        elif self._reaper.exited.done():
-            trouble = how_it_ended(self.NAME, self._reaper.exited.result())
-        else:
-            trouble = f"it was not ready after {self._patience():.0f} s"
-        await self._take_down()
-        return trouble
-
-    async def _come_up(self, program: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """Start a program with one of our drivers, which says its own pid as it is ready. Raises Refusal."""
-        fds = (str(self.CONTROL_FD), str(STATUS_FD))
-        if trouble := await self._bring_up([program, *argv, *fds], env):
-            self.died = self.died or f"{self.NAME} did not start: {trouble}"
-            raise Refusal("failed", f"{self.died} ({program}){self._last_words()}")
-        pid = int(self._ready.result()[0])
-        await self._reaper.interpreter(pid)
-        self._watch(pid)
-
-    def _last_words(self) -> str:
-        """What a program printed that did not come up, to be put behind why."""
-        said, _ = output.shown(self._said.ring[-SAID:], whole=False, lines=0)
-        return f"; it said: {said.strip()}" if said.strip() else ""
-
-    def _watch(self, pid: int) -> None:
-        """See to it that what the interpreter was started by, a wrapper, does not outlive it: nobody would notice."""
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):  # it is gone already, or the kernel has no pidfds
-            self._inner = os.pidfd_open(pid)
-            loop.add_reader(self._inner, self._inner_ended)
-
-    def _inner_ended(self) -> None:
-        self._unwatch()
-        self._spawn(self._end_wrapper(), f"end what {self.NAME} was started by")
-
-    def _unwatch(self) -> None:
-        if self._inner >= 0:
-            asyncio.get_running_loop().remove_reader(self._inner)
-            os.close(self._inner)
-            self._inner = -1
-
-    async def _end_wrapper(self) -> None:
-        await first_of(self._reaper.exited, within=WRAPPER_WAIT)
-        if not self._reaper.exited.done():
-            self.died = self.died or f"{self.NAME} ended; what had started it did not, and was killed"
-            await self._reaper.signal(interpreter=signal.SIGKILL)
 
     def _refuse(self, message: bytes) -> None:
         """The driver does not accept the code of this run: hexadecimal UTF-8, why."""
@@ -218,38 +100,6 @@ class Interpreter(abc.ABC):
             if not self._begun.done():
                 self._begun.set_result(None)
             self._is_over(0)
-
-    async def _take_down(self) -> None:
-        """End what came up, or did not; another may be brought up then."""
-        await self._end()
-        if not self._killed.wanted.done():
-            self.died = ""
-
-    async def _end(self) -> Ended:
-        ended = await self._reaper.end()
-        if self._pump is not None:
-            await self._pump.close()
-        return ended
-
-    def _say(self, order: bytes) -> None:
-        with contextlib.suppress(BlockingIOError, BrokenPipeError, OSError):  # its end comes by the reaper
-            os.write(self._control, order)
-
-    def _read_status(self) -> bool:
-        """Take up what the status pipe brings; whether it brought anything."""
-        try:
-            data = os.read(self._status, 1 << 16)
-        except BlockingIOError:
-            return False
-        if not data:
-            asyncio.get_running_loop().remove_reader(self._status)
-            return False
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        self._rest = self._rest[-MAX_STATUS:]
-        for line in lines:
-            with contextlib.suppress(ValueError):  # code can find this pipe in /proc and write what it likes
-                self._take_up(line.split())
-        return True
 
     def _take_up(self, words: list[bytes]) -> None:
         match words:
@@ -262,21 +112,10 @@ class Interpreter(abc.ABC):
             case _:
                 self._heard(words)
 
-    def _exited(self) -> None:
-        """The interpreter has ended: what it still said comes first."""
-        if self._status < 0:
-            return
-        self._unwatch()
-        self._read_status()
-        self.died = self.died or how_it_ended(self.NAME, self._reaper.exited.result(), self.ENDED_BY)
+    def _broken_off(self) -> None:
         if not self._begun.done():
             self._begun.set_result(None)
         self._is_over(None)
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._status)
-        os.close(self._status)
-        os.close(self._control)
-        self._status = self._control = -1
 
     def _is_over(self, status: int | None) -> None:
         """The run has ended: whoever waits goes on at once, without another turn of the loop."""

@@ -13,7 +13,8 @@ import msgspec
 from daemon.protocol.frames import Image
 from daemon.worker import login
 from daemon.worker.environment import Spawn
-from daemon.worker.interpreter import GATE, STATUS_FD, Interpreter
+from daemon.worker.interpreter import GATE, Interpreter
+from daemon.worker.program import STATUS_FD
 
 PREFIX: Final = "jupyter:"  # of an interpreter's name: a kernel called `bash` is another than our bash
 SCRIPT: Final = str(Path(__file__).with_name("kernels.py"))

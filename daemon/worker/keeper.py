@@ -189,7 +189,7 @@ class Keeper:
             journal=self.runs.journal.origin.id,
             journal_age=self.runs.journal.origin.age,
             running=len(self.runs.going),
-            environments=self.runs.environments,
+            environments=self.runs.slots.alive,
             runs=tuple(self.runs.journal.runs(HELLO_RUNS)),
         )
 

@@ -8,7 +8,8 @@ from typing import ClassVar, Final
 
 from daemon.worker import login
 from daemon.worker.environment import Process, Spawn
-from daemon.worker.interpreter import GATE, STATUS_FD, Interpreter, listed
+from daemon.worker.interpreter import GATE, Interpreter, listed
+from daemon.worker.program import STATUS_FD
 from daemon.worker.refusal import Refusal
 
 # A callback that is terminated leaves node's count of nested ones off by one, which is no reason to abort.

@@ -8,7 +8,8 @@ from typing import ClassVar, Final
 
 from daemon.worker import login
 from daemon.worker.environment import Process, Spawn
-from daemon.worker.interpreter import GATE, STATUS_FD, Interpreter, listed
+from daemon.worker.interpreter import GATE, Interpreter, listed
+from daemon.worker.program import STATUS_FD
 from daemon.worker.refusal import Refusal
 
 DRIVER: Final = str(Path(__file__).with_name("driver.py"))

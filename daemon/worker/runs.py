@@ -3,27 +3,24 @@
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from daemon.allowance import Allowance
 from daemon.protocol import frames
-from daemon.worker import interpreters, journal, output, surroundings, syntax
-from daemon.worker.environment import Ended, Ending, Environment, Spawn, first_of
-from daemon.worker.going import Peer, Run, Slot, result_frame
-from daemon.worker.patience import limited
+from daemon.worker import interpreters, journal, output, syntax
+from daemon.worker.environment import Ended, Ending, Spawn, first_of
+from daemon.worker.going import Peer, Run, result_frame
 from daemon.worker.refusal import Refusal, own_rule
+from daemon.worker.slots import FAULT, Slot, Slots
 
 MAX_GOING: Final = 512  # runs at once, queued ones too: each may hold a thread, five descriptors and a shell
 MAX_TIMEOUT: Final = 7 * 24 * 3600.0  # seconds
 MAX_ID: Final = 1024  # characters of a session's or a call's id
-FAULT: Final = "the worker had a fault"
 MAX_NOTE: Final = 2000  # characters of one note, so that a result's header stays in its limits
 
 log = logging.getLogger(__name__)
@@ -44,8 +41,7 @@ class Runs:
         self._found = found
         self.going: dict[journal.Key, Run] = {}
         self._spawn = spawn
-        self._environ = environ
-        self._slots: dict[tuple[str, str], Slot] = {}
+        self.slots = Slots(kept, spawn, lambda: self.allowed.variables(environ))
         self._tasks: dict[journal.Key, asyncio.Task[None]] = {}
         self._closing = ""
         self.on_end: Callable[[], None] = lambda: None
@@ -56,11 +52,6 @@ class Runs:
         if self.allowed.interpreters is None:
             return self._found
         return tuple(name for name in self.allowed.interpreters if name in self._found)
-
-    @property
-    def environments(self) -> int:
-        """How many interpreters are alive."""
-        return sum(bool(slot.environment and not slot.environment.died) for slot in self._slots.values())
 
     def run(self, peer: Peer, frame: frames.Run, code: bytes) -> None:
         """Answer a `run`: begin it, or attach to what has its name."""
@@ -77,7 +68,7 @@ class Runs:
                 frame = msgspec.structs.replace(frame, timeout=min(frame.timeout, self.allowed.seconds))
             run = self.going[key] = Run(frame, code, frame.interpreter or self.names[0])
             run.waiting.append((peer, frame.id))
-            slot = self._slots.setdefault((frame.session, run.interpreter), Slot())
+            slot = self.slots.at(frame.session, run.interpreter)
             with contextlib.suppress(Exception):  # tried again, and told, where it is carried out
                 self._begin_now(run, slot)
             if not run.meta or peer.has_more or len(self.going) > 1 or not self._at_once(run, slot):
@@ -224,7 +215,7 @@ class Runs:
     async def _lost(self, run: Run, slot: Slot, meta: journal.Meta) -> journal.Result:
         """The result of a run that was begun and that we could not follow to its end: with it goes its environment."""
         if slot.environment:
-            self._spawn(self._abandon(slot.environment, FAULT), "end what a fault left")
+            self.slots.abandon(slot.environment, FAULT)
         result = journal.Result(
             ended=time.time(),
             seconds=round(time.monotonic() - run.began, 6),
@@ -246,7 +237,7 @@ class Runs:
         notes: tuple[str, ...] = ()
         if not run.stop.wanted.done():
             try:
-                notes = await self._environment(run, slot)
+                notes = await self.slots.bring_up(run, slot)
             except Refusal:
                 if not run.stop.wanted.done():  # otherwise that is why
                     raise
@@ -275,52 +266,6 @@ class Runs:
             reset=reset,
             len=len(run.code),
         )
-
-    async def _environment(self, run: Run, slot: Slot) -> tuple[str, ...]:
-        """See to it that the slot has a living interpreter; notes for the model."""
-        if slot.environment and not slot.environment.died:
-            return ()
-        session = run.frame.session
-        if slot.environment:
-            slot.reset = slot.reset or slot.environment.died
-            slot.retired.append(slot.environment)
-            slot.environment = None
-        else:
-            known = await asyncio.to_thread(self.journal.environments, session)
-            if run.interpreter in known:
-                slot.reset = (
-                    slot.reset or known[run.interpreter] or "the worker's keeper ended and was started again"
-                )
-        cwd = await limited(start_folder, run.frame.cwd)
-        environ = self.allowed.variables(self._environ)
-        environment = interpreters.make(run.interpreter, cwd, environ, self._spawn)
-        slot.environment = environment
-        for old in [one for one in slot.retired if one.gone]:
-            await old.kill("")
-            slot.retired.remove(old)
-
-        def abandon(_: object) -> None:
-            self._spawn(self._abandon(environment, "it was stopped while it started"), "abandon a start")
-
-        run.stop.wanted.add_done_callback(abandon)
-        try:
-            notes = await environment.start()
-        except BaseException as error:
-            slot.environment = None
-            if isinstance(error, OSError):
-                raise Refusal("failed", f"no environment could be started: {error.strerror}") from error
-            if not isinstance(error, Refusal):
-                self._spawn(self._abandon(environment, FAULT), "end what a fault left")
-            raise
-        finally:
-            run.stop.wanted.remove_done_callback(abandon)
-        await asyncio.to_thread(self.journal.set_environment, session, run.interpreter, "")
-        return notes
-
-    @staticmethod
-    async def _abandon(environment: Environment, why: str) -> None:
-        """This environment goes, the next run starts another."""
-        await environment.kill(why)
 
     async def _run(self, run: Run, slot: Slot, notes: tuple[str, ...]) -> journal.Result:
         environment = slot.environment
@@ -386,25 +331,7 @@ class Runs:
         for run in self.going.values():
             if session in (None, run.frame.session):
                 run.stop()
-        places = [place for place in self._slots if session in (None, place[0])]
-        async with asyncio.TaskGroup() as group:
-            work = [
-                group.create_task(self._end_slot(place, self._slots.pop(place), reason), name=f"end {place}")
-                for place in places
-            ]
-        found = [one for task in work for one in task.result()]
-        return Ended(
-            tuple(process for one in found for process in one.ended),
-            tuple(process for one in found for process in one.left),
-        )
-
-    async def _end_slot(self, place: tuple[str, str], slot: Slot, reason: str) -> list[Ended]:
-        now = slot.environment
-        tell = now is not None and not now.died  # one that died before has its own reason, which is kept
-        ended = [await one.kill(reason) for one in (*slot.retired, *([now] if now else []))]
-        if tell:
-            await asyncio.to_thread(self.journal.set_environment, *place, reason)
-        return ended
+        return await self.slots.end(session, reason)
 
     async def close(self, reason: str) -> None:
         """End everything; what was going has that as the reason why nobody knows what it did."""
@@ -413,15 +340,3 @@ class Runs:
         await self.kill(None, reason)
         if tasks:
             await asyncio.wait(tasks)
-
-
-def start_folder(cwd: str) -> str:
-    """Where an environment starts: `cwd`, from the operator's home on. Raises Refusal when it is not a folder."""
-    if "\0" in cwd:
-        raise Refusal("bad_request", "`cwd` holds a NUL character")
-    folder = Path(surroundings.home(), os.path.expanduser(cwd))
-    if not folder.is_dir():
-        raise Refusal(
-            "not_found", f"`cwd` {folder} is not a folder on this worker: make it first, or name another"
-        )
-    return str(folder)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from daemon.protocol import frames
-from daemon.worker import bash, interpreter, login
+from daemon.worker import bash, interpreter, login, program
 from daemon.worker.keeper import SOCKET, Keeper
 from tests.daemon.worker.dialing import Dial, Ran, Refused
 
@@ -550,7 +550,7 @@ async def test_200_short_runs_leave_no_zombie_and_no_descriptor(dial: Dial) -> N
 async def test_a_profile_that_hangs_costs_its_time_and_not_the_environment(
     dial: Dial, home: Path, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
-    monkeypatch.setattr(interpreter, "START_WAIT", 2.0)
+    monkeypatch.setattr(program, "START_WAIT", 2.0)
     monkeypatch.setattr(login, "PATH_WAIT", 0.2)
     (home / ".bash_profile").write_text(f"{profile}\n")
     ran = await dial.run("echo ok")

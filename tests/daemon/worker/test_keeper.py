@@ -393,10 +393,10 @@ async def test_a_fault_in_one_request_is_told_and_ends_nothing_else(
 @pytest.mark.parametrize(
     ("where", "code"),
     [
-        ("drained", "sleep 1000 & echo on"),
-        ("Interpreter.begin", "echo on"),
-        ("Interpreter.at_once", "echo on"),
-        ("Pump.switch_now", "echo on"),
+        ("interpreter.drained", "sleep 1000 & echo on"),
+        ("interpreter.Interpreter.begin", "echo on"),
+        ("interpreter.Interpreter.at_once", "echo on"),
+        ("pump.Pump.switch_now", "echo on"),
     ],
 )
 async def test_a_fault_while_a_run_goes_is_told_as_unknown_and_costs_its_environment_only(
@@ -407,7 +407,7 @@ async def test_a_fault_while_a_run_goes_is_told_as_unknown_and_costs_its_environ
 
     await dial.run("x=1")
     with monkeypatch.context() as patch:
-        patch.setattr(f"daemon.worker.interpreter.{where}", fault)
+        patch.setattr(f"daemon.worker.{where}", fault)
         ran = await dial.run(code, call="c")
     assert ran.end.unknown.startswith("the worker had a fault while this was running")
     _, again, _ = await dial.attach("c")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from daemon.worker.interpreter import MAX_STATUS, Interpreter
+from daemon.worker.interpreter import Interpreter
 from daemon.worker.keeper import Keeper
+from daemon.worker.program import MAX_STATUS
 from tests.daemon.worker.dialing import Dial
 
 
@@ -160,7 +161,7 @@ os.write(250, b"\\n")
 """
     id = dial.begin(code, interpreter="python")
     await dial.prints(id, b"on")
-    environment = keeper.runs._slots["s", "python"].environment
+    environment = keeper.runs.slots.at("s", "python").environment
     assert isinstance(environment, Interpreter)
     assert len(environment._rest) <= MAX_STATUS
     await asyncio.to_thread(go.write_bytes, b"")

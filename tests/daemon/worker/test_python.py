@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from daemon.protocol import frames
-from daemon.worker import interpreter, interpreters, login
+from daemon.worker import interpreter, interpreters, login, program
 from daemon.worker.keeper import SOCKET, Keeper
 from tests.daemon.worker.dialing import Dial, Ran, Refused
 
@@ -597,7 +597,7 @@ async def test_a_python_behind_a_wrapper_is_stopped_and_ended_like_any_other(
 async def test_a_wrapper_that_outlives_its_python_is_ended_and_the_next_run_gets_a_new_one(
     python: Python, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interpreter, "WRAPPER_WAIT", 0.1)
+    monkeypatch.setattr(program, "WRAPPER_WAIT", 0.1)
     real = await asyncio.to_thread(lambda: login.python(login.environment(os.environ)))
     fake = tmp_path / "python3"
     fake.write_text(f'#!/bin/sh\n{real} "$@"\nsleep 1000\n')
