@@ -73,7 +73,7 @@ def places() -> list[keymap.Place]:
     from tui.screens.workers import WorkersScreen
     from tui.widgets.composer import Composer
     from tui.widgets.models import ModelList
-    from tui.widgets.rows import Rows
+    from tui.widgets.rows import NamedRows
     from tui.widgets.table import SessionTable
     from tui.widgets.tick import Tick
 
@@ -84,7 +84,7 @@ def places() -> list[keymap.Place]:
         ("The log", (LogView,)),
         ("The composer", (Composer,)),
         ("A new session", (NewScreen, ModelList, Tick)),
-        ("Workers", (Rows, WorkersScreen)),
+        ("Workers", (NamedRows, WorkersScreen)),
         ("Join tokens", (TokensScreen,)),
         ("A new join token", (NewTokenDialog,)),
         ("A token that was made", (MadeTokenDialog,)),

@@ -13,6 +13,13 @@ T = TypeVar("T")
 class DaemonScreen(Screen[None]):
     """A whole screen."""
 
+    _there = False
+
+    def arrived(self) -> bool:
+        """Whether the daemon is there, and was not when this was asked before: what it knows is to be asked for."""
+        before, self._there = self._there, not self.outrider.lost
+        return self._there and not before
+
     @property
     def outrider(self) -> "OutriderApp":
         return cast("OutriderApp", self.app)

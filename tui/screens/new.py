@@ -113,8 +113,14 @@ class NewScreen(DaemonScreen):
         draft = self.outrider.desk.draft(DRAFT)
         self.composer.put(draft.text, draft.chips, draft.history)
         self.composer.focus()
+        self._look()
+
+    def _look(self) -> None:
+        """How the daemon stands, and what it serves."""
+        self.query_one(Banner).tell(self.outrider.lost)
         self._show_workers()
-        self.outrider.work(self._load(), "models")
+        if self.arrived():
+            self.outrider.work(self._load(), "models", exclusive=True)
 
     async def _load(self) -> None:
         found = await self.outrider.client.providers()
@@ -124,8 +130,7 @@ class NewScreen(DaemonScreen):
     # ---- the workers
 
     def on_roster_changed(self, event: RosterChanged) -> None:
-        self.query_one(Banner).tell(self.outrider.lost)
-        self._show_workers()
+        self._look()
 
     def _show_workers(self) -> None:
         app = self.outrider

@@ -124,7 +124,7 @@ class SessionsScreen(DaemonScreen):
         elif app.roster.infos:
             text = "No session passes the filter. esc clears it."
         else:
-            text = "No session yet.\n\nn: a new one"
+            text = "No session yet.\n\nn: a new one\nf9: the key of a provider"
         empty = self.query_one("#empty", Static)
         empty.display = not rows
         self.table.styles.height = "1fr" if rows else 0

@@ -20,7 +20,7 @@ from tui.screens.base import DaemonScreen, Dialog
 from tui.widgets.banner import Banner
 from tui.widgets.hints import Hints
 from tui.widgets.models import ModelList
-from tui.widgets.rows import Line, Rows
+from tui.widgets.rows import Line, NamedRows
 from tui.widgets.tick import Tick
 from tui.workertext import Tone
 
@@ -44,7 +44,7 @@ class SettingsScreen(DaemonScreen):
     SettingsScreen #form { padding: 0 1; height: 1fr; scrollbar-size-vertical: 1; }
     SettingsScreen .head { margin-top: 1; text-style: bold; color: $text-primary; }
     SettingsScreen #themes { height: 5; border: none; background: $surface; }
-    SettingsScreen Rows { max-height: 14; }
+    SettingsScreen NamedRows { max-height: 14; }
     SettingsScreen .note { color: $text-muted; height: auto; }
     """
 
@@ -58,7 +58,7 @@ class SettingsScreen(DaemonScreen):
         yield Banner(id="banner")
         with VerticalScroll(id="form", can_focus=False):
             yield Static("Providers", classes="head", markup=False)
-            yield Rows(HEAD, id="providers")
+            yield NamedRows(HEAD, id="providers")
             yield Static("…", id="said", classes="note", markup=False)
             yield Static("Telling", classes="head", markup=False)
             yield Tick("tell of sessions that fail, wait for a worker or close", not prefs.quiet, id="tell")
@@ -85,13 +85,16 @@ class SettingsScreen(DaemonScreen):
         themes = self.query_one("#themes", OptionList)
         if self.app.theme in self.app.available_themes:
             themes.highlighted = themes.get_option_index(self.app.theme)
-        self.query_one(Rows).focus()
+        self.query_one(NamedRows).focus()
 
     def on_screen_resume(self) -> None:
+        self.arrived()
         self.look()
 
     def on_roster_changed(self, event: RosterChanged) -> None:
         self.query_one(Banner).tell(self.outrider.lost)
+        if self.arrived():
+            self.look()
 
     # ---- providers
 
@@ -106,7 +109,7 @@ class SettingsScreen(DaemonScreen):
         if not self.is_attached:
             return
         self._providers = {one.name: one for one in found.providers}
-        self.query_one(Rows).show([_row(one) for one in found.providers])
+        self.query_one(NamedRows).show([_row(one) for one in found.providers])
         default = f"new sessions have {found.default} where none is named" if found.default else ""
         self.query_one("#said", Static).update(default)
 
@@ -114,7 +117,7 @@ class SettingsScreen(DaemonScreen):
         self.action_set_key()
 
     def action_set_key(self) -> None:
-        provider = self._providers.get(self.query_one(Rows).named)
+        provider = self._providers.get(self.query_one(NamedRows).named)
         if provider is not None and provider.kind == REHEARSAL:
             self.outrider.tell(f"{line(provider.name)} plays from a script and needs no key")
         elif provider is not None:
@@ -215,11 +218,11 @@ class KeysScreen(DaemonScreen):
         key("keys.copy", "y", "copy", "Copy a line for outrider.toml", show=True),
         key("keys.back", "escape,q", "dismiss", "Back", show=True),
     ]
-    DEFAULT_CSS = "KeysScreen Rows { max-height: 100%; height: 1fr; }"
+    DEFAULT_CSS = "KeysScreen NamedRows { max-height: 100%; height: 1fr; }"
 
     def compose(self) -> ComposeResult:
         yield Static(CHANGE, id="bar", markup=False)
-        yield Rows(KEYS_HEAD, id="keys")
+        yield NamedRows(KEYS_HEAD, id="keys")
         yield Hints()
 
     def on_mount(self) -> None:
@@ -231,10 +234,10 @@ class KeysScreen(DaemonScreen):
                 lines.setdefault(
                     one.id, Line(one.id, (one.id, one.keys or "none", one.description, place.name), tones)
                 )
-        self.query_one(Rows).show(list(lines.values()))
-        self.query_one(Rows).focus()
+        self.query_one(NamedRows).show(list(lines.values()))
+        self.query_one(NamedRows).focus()
 
     def action_copy(self) -> None:
-        text = f"[tui.keys]\n{msgspec.json.encode(self.query_one(Rows).named).decode()} = ''\n"
+        text = f"[tui.keys]\n{msgspec.json.encode(self.query_one(NamedRows).named).decode()} = ''\n"
         self.app.copy_to_clipboard(text)
         self.outrider.tell("copied a line for outrider.toml; write the key between the quotes")

@@ -18,7 +18,7 @@ from tui.screens.base import DaemonScreen, Dialog
 from tui.screens.confirm import Confirm
 from tui.widgets.banner import Banner
 from tui.widgets.hints import Hints
-from tui.widgets.rows import Line, Rows
+from tui.widgets.rows import Line, NamedRows
 from tui.widgets.tick import Tick
 
 LONGEST: Final = 100_000  # characters of a shell line; one with a token of eight long names has 3,000
@@ -64,19 +64,20 @@ class TokensScreen(DaemonScreen):
     def compose(self) -> ComposeResult:
         yield Static("join tokens", id="bar", markup=False)
         yield Banner(id="banner")
-        yield Rows(workertext.TOKEN_HEAD, id="tokens")
+        yield NamedRows(workertext.TOKEN_HEAD, id="tokens")
         yield Static("", id="empty", markup=False)
         yield Hints()
 
     def on_mount(self) -> None:
-        self.query_one(Rows).focus()
+        self.query_one(NamedRows).focus()
         self._show()
 
     def on_screen_resume(self) -> None:
+        self.arrived()
         self.look()
 
     def on_roster_changed(self, event: RosterChanged) -> None:
-        if not event.ids and self.is_current:
+        if (self.arrived() or not event.ids) and self.is_current:
             self.look()
 
     def look(self) -> None:
@@ -100,13 +101,13 @@ class TokensScreen(DaemonScreen):
         self.query_one("#bar", Static).update(
             f"{count(len(self._tokens), 'join token')}, {good} good · who has joined by one stays when it is revoked"
         )
-        self.query_one(Rows).show(
+        self.query_one(NamedRows).show(
             [
                 Line(name, workertext.token_cells(token), ((2, TONES[token.state]),))
                 for name, token in self._tokens.items()
             ]
         )
-        self.query_one(Rows).display = bool(self._tokens)
+        self.query_one(NamedRows).display = bool(self._tokens)
         empty = self.query_one("#empty", Static)
         empty.display = not self._tokens
         empty.update(self._said)
@@ -119,7 +120,7 @@ class TokensScreen(DaemonScreen):
         self.app.push_screen(NewTokenDialog())
 
     def action_revoke(self) -> None:
-        token = self._tokens.get(self.query_one(Rows).named)
+        token = self._tokens.get(self.query_one(NamedRows).named)
         if token is None:
             return
         if token.state != "good":

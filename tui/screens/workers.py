@@ -18,7 +18,7 @@ from tui.screens.tokens import NewTokenDialog, TokensScreen
 from tui.widgets.banner import Banner
 from tui.widgets.facts import Facts
 from tui.widgets.hints import Hints
-from tui.widgets.rows import Line, Rows
+from tui.widgets.rows import Line, NamedRows
 
 TICK: Final = 1.0  # seconds between two drawings of the ages
 LOOK: Final = 15.0  # seconds between two looks at the traffic and the mesh, of which no event tells
@@ -48,13 +48,13 @@ class WorkersScreen(DaemonScreen):
         yield Static("", id="bar", markup=False)
         yield Banner(id="banner")
         yield Static("", id="note", markup=False)
-        yield Rows(workertext.HEAD, id="workers")
+        yield NamedRows(workertext.HEAD, id="workers")
         yield Facts(id="facts")
         yield Hints()
 
     @property
-    def rows(self) -> Rows:
-        return self.query_one(Rows)
+    def rows(self) -> NamedRows:
+        return self.query_one(NamedRows)
 
     @property
     def worker(self) -> api.WorkerInfo | None:
@@ -71,7 +71,7 @@ class WorkersScreen(DaemonScreen):
 
     def on_roster_changed(self, event: RosterChanged) -> None:
         self._show()
-        if not event.ids:  # the workers, or the link
+        if self.arrived() or not event.ids:  # the link, or the workers
             self._look_again()
 
     def on_screen_resume(self) -> None:
@@ -117,7 +117,7 @@ class WorkersScreen(DaemonScreen):
             None if self.size.width >= WIDE else NARROW,
         )
         here = sum(one.state == "connected" for one in workers)
-        parts = [f"{count(len(workers), 'worker')}, {here} connected"]
+        parts = [f"{count(len(workers), 'worker')}, {here} connected" if app.roster.loaded else "workers"]
         parts += [workertext.mesh_line(self._mesh)[0]] if self._mesh else []
         self.query_one("#bar", Static).update(" · ".join(parts))
         self.query_one(Banner).tell(app.lost)
@@ -125,7 +125,7 @@ class WorkersScreen(DaemonScreen):
         note.display = bool(self._refused)
         note.update(f"Read only: {line(self._refused, 400)}")
         worker = self.worker
-        none = () if workers else workertext.NONE
+        none = workertext.NONE if app.roster.loaded and not workers else ()
         self.query_one(Facts).show(workertext.facts(worker, now) if worker else none)
         self.refresh_bindings()
 

@@ -30,7 +30,7 @@ class Line(Struct, frozen=True):
     tones: tuple[tuple[int, Tone], ...] = ()
 
 
-class Rows(DataTable[Text]):
+class NamedRows(DataTable[Text]):
     """`head`: its columns. `show` gives it rows; nothing in a cell is markup."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -41,11 +41,11 @@ class Rows(DataTable[Text]):
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = set(TONES.values())
     DEFAULT_CSS = """
-    Rows { height: auto; max-height: 60%; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1; }
-    Rows > .rows--good { color: $text-success; }
-    Rows > .rows--bad { color: $text-error; }
-    Rows > .rows--warn { color: $text-warning; }
-    Rows > .rows--dim { color: $text-muted; }
+    NamedRows { height: auto; max-height: 60%; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1; }
+    NamedRows > .rows--good { color: $text-success; }
+    NamedRows > .rows--bad { color: $text-error; }
+    NamedRows > .rows--warn { color: $text-warning; }
+    NamedRows > .rows--dim { color: $text-muted; }
     """
 
     def __init__(self, head: Sequence[str], id: str | None = None) -> None:
