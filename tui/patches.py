@@ -11,16 +11,20 @@ from contextlib import suppress
 from typing import Any, Final
 
 import textual
-from textual import _xterm_parser, events
+from rich.console import Console
+from rich.segment import Segment
+from textual import _xterm_parser, events, screen
 from textual.app import App
 from textual.drivers import linux_driver, web_driver
 from textual.message import Message
+from textual.strip import Strip
 
-from daemon.plain import safe
+from daemon.plain import bare, safe
 from tui.pastes import Pastes
 
 VERSION: Final = "8.2.8"  # pinned in pyproject.toml; look at each patch again with the next one
 INSTALLED: Final[str] = textual.__version__  # read from a file: not in the loop
+PAINT: Final = 1 / 120  # seconds between two paintings: a key's echo waits for the one after that of a record
 HELD: Final = 64  # characters of a report's beginning that wait for its end in the next read
 
 # xterm's and tmux's way to write a key with modifiers: CSI 27 ; modifiers ; character ~
@@ -44,14 +48,21 @@ def apply() -> bool:
     """Put them in, once; whether they are in: not for another version of Textual."""
     global _patched
     if not _patched and INSTALLED == VERSION:
+        _paint_sooner()
         _tolerate_any_bytes()
         _know_modified_keys()
         _keep_pastes_whole_and_drop_reports()
+        _draw_nothing_that_acts()
         _end_in_a_sentence()
         _end_with_the_terminal()
         _end_with_the_page()
         _patched = True
     return _patched
+
+
+def _paint_sooner() -> None:
+    """A key pressed just after records were painted would wait for most of 1/60 s. What comes is painted less often."""
+    screen.UPDATE_PERIOD = PAINT  # type: ignore[misc]
 
 
 def _tolerate_any_bytes() -> None:
@@ -119,6 +130,21 @@ def _keep_pastes_whole_and_drop_reports() -> None:
                 yield from (one for one in found if not isinstance(one, events.Paste))
 
     _xterm_parser.XTermParser.feed = feed  # type: ignore[method-assign]
+
+
+def _draw_nothing_that_acts() -> None:
+    """What a widget gives to be drawn goes to the terminal as it is: escape sequences too, where it forgot them."""
+    original = Strip.render
+
+    def render(self: Strip, console: Console) -> str:
+        if self._render_cache is None and not all(text.isprintable() for text, _, _ in self._segments):
+            self._segments = [
+                Segment(text if control else bare(text), style, control)
+                for text, style, control in self._segments
+            ]
+        return original(self, console)
+
+    Strip.render = render  # type: ignore[method-assign]
 
 
 def _end_in_a_sentence() -> None:

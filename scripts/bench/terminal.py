@@ -29,6 +29,7 @@ from daemon.protocol.api import Delta
 from daemon.protocol.records import Record
 from daemon.view import Fold
 from tests.tui.log.fakes import ANSWER, Book, FakeSource, long
+from tui import patches
 from tui.log.logview import LogView
 from tui.log.messages import Opened
 
@@ -107,6 +108,7 @@ class Bench(App[None]):
     CSS = "#echo { height: 1; }"
 
     def __init__(self, what: str, load: str, count: int, seconds: float, out: Path) -> None:
+        patches.apply()  # as the app does
         super().__init__()
         self._what, self._load, self._count, self._seconds, self._out = what, load, count, seconds, out
         self._keys = 0
