@@ -1,4 +1,7 @@
-"""Sessions in memory: the same contract as the files', and nothing left when the process ends."""
+"""Sessions in memory: the same contract as the files', and nothing left when the process ends.
+
+Ended ones are forgotten, the first to end first, where they take more room than they may; the last to end stays.
+"""
 
 import asyncio
 import secrets
@@ -20,6 +23,9 @@ from daemon.statefile.interface import Costs, Survey
 from daemon.statefile.writer import stored
 
 CHUNK: Final = 256 << 10
+ENDED: Final = (
+    64 << 20
+)  # bytes of sessions that have ended: thousands of usual ones, for who comes back to read
 CLOSED: Final = "the sessions in memory are gone: the daemon ends"
 
 
@@ -37,9 +43,12 @@ class MemoryLog:
     broken = False
     damage: Damage | None = None
 
-    def __init__(self, id: str, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, id: str, clock: Callable[[], datetime], ended: Callable[["MemoryLog"], None] = lambda log: None
+    ) -> None:
         self.id = id
         self._clock = clock
+        self._ended = ended
         self._pieces: list[bytes] = []
         self._edges = [0]
         self._waiting: dict[asyncio.Future[None], int] = {}
@@ -65,6 +74,8 @@ class MemoryLog:
             return []
         done, pieces = stored(drafts, self.n + 1, self._clock())
         self.put(pieces)
+        if any(record.kind == "end" for record in done):
+            self._ended(self)
         return done
 
     def put(self, pieces: list[bytes]) -> None:
@@ -131,7 +142,9 @@ class MemoryLog:
 
 
 class MemoryStore:
-    """The sessions. `data`: the folder of what else a daemon keeps, which is locked like any other."""
+    """The sessions. `data`: the folder of what else a daemon keeps, which is locked like any other; `most`: bytes of
+    sessions that have ended.
+    """
 
     def __init__(
         self,
@@ -139,11 +152,16 @@ class MemoryStore:
         *,
         clock: Callable[[], datetime] = _now,
         new_id: Callable[[], str] = lambda: secrets.token_hex(8),
+        most: int = ENDED,
     ) -> None:
         self._data = data
         self._clock = clock
         self._new_id = new_id
+        self._most = most
         self._logs: dict[str, MemoryLog] = {}
+        self._ended: dict[str, int] = {}  # bytes of each, in the order of their ends
+        self._ended_size = 0
+        self._moves = 0  # sessions that came or went
         self._origins: dict[str, Origin] = {}
         self._closed = False
 
@@ -203,8 +221,8 @@ class MemoryStore:
     # What the index looks at
 
     def changed(self) -> int:
-        """A number that differs when sessions have come."""
-        return len(self._logs)
+        """A number that differs when sessions have come or gone."""
+        return self._moves
 
     def all(self) -> Iterator[tuple[str, int, int]]:
         """(id, bytes, time of change) of every session."""
@@ -219,10 +237,21 @@ class MemoryStore:
         self._check()
         while (id := self._new_id()) in self._logs:
             pass
-        made = MemoryLog(id, self._clock)
+        made = MemoryLog(id, self._clock, self._has_ended)
         made.put(pieces)
         self._logs[id] = made
+        self._moves += 1
         return made
+
+    def _has_ended(self, log: MemoryLog) -> None:
+        self._ended_size += log.size - self._ended.get(log.id, 0)
+        self._ended[log.id] = log.size
+        while self._ended_size > self._most and len(self._ended) > 1:
+            oldest = next(iter(self._ended))
+            self._ended_size -= self._ended.pop(oldest)
+            del self._logs[oldest]
+            self._origins.pop(oldest, None)
+            self._moves += 1
 
     def _check(self) -> None:
         if self._closed:

@@ -1,14 +1,11 @@
 """The verb serve: one agent's definition on an HTTP address, with a key, until it is told to end."""
 
-import asyncio
 import errno
 import gc
 import os
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -20,9 +17,9 @@ from daemon.config import Address, Settings
 from daemon.definition.agent import Agent, BadAgent, load
 from daemon.plain import safe
 from daemon.statefile.errors import LockedError
+from daemon.verbs import passing
 from daemon.verbs.lean import without
 from daemon.verbs.reach import OK, USAGE, VerbError, note, say, say_json
-from daemon.worker import launch
 
 KEY: Final = "OUTRIDER_KEY"
 LEAST: Final = 16  # characters of a key that somebody chose: one that is guessed lets anybody run code
@@ -97,7 +94,7 @@ def serve(
         from daemon import compose
     gc.freeze()
     compose.log_to(sys.stderr)
-    with _folder(data, in_memory) as folder:
+    with passing.folder(environ) if in_memory else nullcontext(data) as folder:
         settings = _settings(Path(file), Address(host, port), folder, insecure, limits, environ)
 
         def announce(ready: compose.Ready) -> None:
@@ -115,9 +112,6 @@ def serve(
             compose.run(settings, environ, announce, lent=key, in_memory=in_memory)
         except compose.StartError as error:
             raise VerbError(f"{error}{_way_out(error.__cause__)}") from error
-        finally:
-            if in_memory:
-                asyncio.run(launch.end(settings.scratch))  # nothing is left that its runs could be told to
     return OK
 
 
@@ -139,19 +133,6 @@ def _loaded(file: str) -> Agent:
         return load(path)
     except BadAgent as error:
         raise VerbError(str(error)) from error
-
-
-@contextmanager
-def _folder(data: str, in_memory: bool) -> Iterator[str]:
-    """The data folder; a private one for as long as the context is open where sessions are in memory."""
-    if not in_memory:
-        yield data
-        return
-    made = tempfile.mkdtemp(prefix="outrider-")
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def _settings(

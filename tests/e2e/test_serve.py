@@ -14,6 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from daemon.worker import keeper
+from tests.e2e.driving import processes
 from tests.running import Place, place
 
 TURNS = 20
@@ -304,6 +306,37 @@ def test_in_memory_nothing_is_kept(here: Place) -> None:
         assert process.wait(30) == 0
         assert not folder.exists()
     assert not here.data.exists()
+
+
+def test_what_a_killed_one_left_in_memory_goes_with_the_next_start(here: Place) -> None:
+    file = definition(here, running("true").removesuffix(SAID) + running("sleep 600"))
+    temporary = here.home / "t"
+    mine = temporary / "outrider-memory-mine"
+    mine.mkdir(parents=True)
+
+    async def use(said: Any) -> None:
+        async with client(said) as http:
+            turns = f"/v1/sessions/{await create(http)}/turns"
+            async with http.post(turns, json={"input": "go"}) as answer:
+                while b"tool.result" not in await answer.content.readline():
+                    pass
+
+    with serving(here, file, "--in-memory", TMPDIR=str(temporary)) as (first, said):
+        left = Path(said["data"])
+        asyncio.run(use(said))
+        worker = keeper.holder(left / "worker" / keeper.LOCK)
+        assert worker in processes(str(left))
+        with serving(here, file, "--in-memory", TMPDIR=str(temporary)) as (_, other):
+            assert left.is_dir(), "one that runs is left alone"
+            assert Path(other["data"]).parent == temporary
+            first.kill()
+            first.wait()
+        assert left.is_dir()
+        assert keeper.holder(left / "worker" / keeper.LOCK) == worker
+        with serving(here, file, "--in-memory", TMPDIR=str(temporary)):
+            assert not left.exists()
+            assert processes(str(left)) == []
+    assert list(temporary.iterdir()) == [mine]
 
 
 def test_the_key_may_be_chosen_and_is_not_said(here: Place) -> None:

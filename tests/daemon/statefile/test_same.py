@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -149,6 +150,30 @@ async def play_both(data: Path, ops: list[Op]) -> None:
 def test_both_stores_answer_the_same(ops: list[Op]) -> None:
     with tempfile.TemporaryDirectory(prefix="or-") as folder:
         asyncio.run(play_both(Path(folder), ops))
+
+
+async def test_in_memory_the_first_to_end_are_forgotten_where_ended_ones_take_too_much(data: Path) -> None:
+    store = MemoryStore(data, most=7_000)
+    live, _ = await store.create(*SESSION, draft("message", "x" * 5_000))
+    ended = []
+    for n in range(5):
+        id, log = await store.create(*SESSION, draft("message", "x" * 1_000))
+        before = store.changed()
+        await log.append(draft("end", reason="ended"))
+        ended.append(id)
+        kept = [one for one in ended if one in store.ids()]
+        assert kept == ended[-len(kept) :]
+        assert sum([(await store.open(one)).size for one in kept]) <= 7_000
+        assert (store.changed() > before) == (n >= 2), "who keeps a list is told"
+        assert len(kept) == min(n + 1, 2)
+    assert live in store.ids()
+    with pytest.raises(MissingError):
+        await store.open(ended[0])
+    assert store.at(ended[0]) is None
+    id, log = await store.create(*SESSION, draft("message", "x" * 9_000))
+    await log.append(draft("end", reason="ended"))
+    assert id in store.ids(), "the last to end stays, however large"
+    await store.close()
 
 
 async def test_who_reads_and_waits_leaves_nothing_in_memory(data: Path) -> None:
