@@ -14,6 +14,7 @@ _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufff9-\ufffb"
     "\U000e0000-\U000e007f\ud800-\udfff]"
 )
+_LINE: Final = {ord("\t"): None, ord("\n"): None}
 # What msgspec says of a value of another type, and what its types are called by people.
 _WANTED = re.compile(r"Expected `([a-z |]+)`(.*?)(?:, got `([a-z]+)`)?", re.DOTALL)
 _BOUND = re.compile(r" (of length )?([<>]=?) (\S+)")
@@ -47,6 +48,13 @@ def _shown(match: re.Match[str]) -> str:
     if 0xD800 <= code <= 0xDFFF:
         return "\ufffd"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def bare(text: str) -> str:
+    """`text` without what `safe` would show, tabs and line ends too: for what is laid out already, in as many cells."""
+    return _UNSAFE.sub(lambda match: "\ufffd" if "\ud800" <= match[0] <= "\udfff" else "", text).translate(
+        _LINE
+    )
 
 
 def safe_json(text: str) -> str:
