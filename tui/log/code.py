@@ -5,9 +5,8 @@ from functools import lru_cache
 from typing import Final
 
 from pygments.lexer import Lexer
-from pygments.lexers import get_lexer_by_name
+from pygments.lexers import LEXERS, find_lexer_class
 from pygments.token import Token
-from pygments.util import ClassNotFound
 
 from tui.log.text import Span
 
@@ -62,10 +61,15 @@ def _diff_role(line: str) -> str:
 
 @lru_cache(64)
 def _lexer(language: str) -> Lexer | None:
-    try:
-        return get_lexer_by_name(language, stripnl=False, ensurenl=True)
-    except ClassNotFound:
-        return None
+    name = _names().get(language)
+    found = find_lexer_class(name) if name else None
+    return found(stripnl=False, ensurenl=True) if found else None
+
+
+@lru_cache(1)
+def _names() -> dict[str, str]:
+    """Names of lexers by alias: Pygments reads every installed package's metadata for one that it does not know."""
+    return {alias: name for _, name, aliases, _, _ in LEXERS.values() for alias in aliases}
 
 
 def _lexed(lexer: Lexer, code: str) -> Lines:

@@ -136,6 +136,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         self._painted = []
         self._painter.forget()
         self._bar = (0, 0)
+        self.vertical_scrollbar.refresh()
         self.refresh()
 
     def notify_style_update(self) -> None:
