@@ -30,19 +30,18 @@ from daemon.harness.errors import (
 )
 from daemon.harness.live import Live
 from daemon.harness.queue import Queue
+from daemon.harness.runner import NEEDS_STEP, Runner
 from daemon.harness.session import Session
 from daemon.harness.sessions import Sessions
 from daemon.harness.step import Models, Stepper
-from daemon.harness.stopping import end_calls, end_calls_on
+from daemon.harness.stopping import end_calls_on
 from daemon.ownfile import OwnFileError
 from daemon.pool import Pool
 from daemon.protocol import api
 from daemon.protocol.dialing import LOCAL
-from daemon.protocol.records import Config, Status, WorkerRef, draft, error_draft, json_draft
-from daemon.statefile.errors import NoSpaceError, StateFileError
+from daemon.protocol.records import Config, Status, WorkerRef, draft, json_draft
 from daemon.statefile.interface import SessionLog, SessionStore
 
-NEEDS_STEP: Final[frozenset[Status]] = frozenset({"open", "interrupted"})
 PATIENCE: Final = 10.0  # seconds a start waits for changed files to be read; the rest is read while it serves
 
 log = structlog.get_logger()
@@ -71,27 +70,34 @@ class Harness:
         self._models = models
         self.agents = agents or {}
         self.census = Census()
-        self._queue = Queue(max_steps)
         self._group = group
         self._counts = counts or Counts()
         self._environments = Environments(pool, group, clock, data / FILE if data else None)
         cost = costs.of(models)
-        self._stepper = Stepper(
-            pool=pool,
-            models=models,
-            http=http,
-            group=group,
-            release=release,
-            clock=clock,
-            counts=self._counts,
-            environments=self._environments,
-            cost=cost,
-        )
         self._sessions = Sessions(store, release, self._counts, cost)
+        self._runner = Runner(
+            stepper=Stepper(
+                pool=pool,
+                models=models,
+                http=http,
+                group=group,
+                release=release,
+                clock=clock,
+                counts=self._counts,
+                environments=self._environments,
+                cost=cost,
+            ),
+            queue=Queue(max_steps),
+            pool=pool,
+            group=group,
+            started=clock(),
+            began=self._sessions.changes.put,
+            paused=self._copy_to_workers,
+            rested=self._rested,
+        )
         self._copies = Copies(pool, group, self._sessions.log)
         self._checker = Checker(models, clock, partial(limits.reached, cost=cost))
         self._clock = clock
-        self._started = clock()
         self.ready = False
         self.resumed = False  # every session that needed a step at the start has been kicked
 
@@ -151,7 +157,7 @@ class Harness:
                     ]
                     last = (await session.append(*drafts, durable=False))[-1].n
                     self._counts.posts += 1
-                    self._kick(session)
+                    self._runner.kick(session)
                 else:
                     await posts.check_same(session, last, key, parts)
             await session.log.sync()
@@ -168,7 +174,7 @@ class Harness:
         session = await self._sessions.get(id)
         self._check_writable(session)
         session.permit = True
-        self._kick(session)
+        self._runner.kick(session)
         return self._sessions.describe(session).status
 
     async def stop(self, id: str, via: str) -> None:
@@ -179,19 +185,7 @@ class Harness:
         """
         posts.check_name("via", via)
         session = await self._sessions.get(id)
-        if not session.stepping:
-            raise Conflict(f"session {id} is not stepping: it is {session.chain.status}")
-        if session.stop_by is None:
-            session.stop_by = via
-            session.permit = False
-            session.stopped.clear()
-            if session.one_pass is not None:
-                session.one_pass.cancel()
-        await session.stopped.wait()
-        if (error := session.stop_lost) is not None:
-            raise NoSpace(
-                f"session {id} was stopped, and that could not be recorded ({error}): make room, then retry"
-            )
+        await self._runner.stop(session, via)
 
     async def end(self, id: str, via: str) -> None:
         """End a session for good: a running step is stopped first, its environments are ended on their workers.
@@ -294,7 +288,7 @@ class Harness:
         self._sessions.looked.set()
 
     async def _look(self) -> None:
-        await resuming.look(self._sessions, NEEDS_STEP, self._kick, self._serve)
+        await resuming.look(self._sessions, NEEDS_STEP, self._runner.kick, self._serve)
         self.resumed = True
 
     def _serve(self) -> None:
@@ -312,67 +306,12 @@ class Harness:
         await self._environments.close()
         await self._sessions.close()
 
-    def _kick(self, session: Session) -> None:
-        """Step the session until nothing is open; during a pass: look once more before the runner stops."""
-        session.again = True
-        if session.runner is None:
-            session.runner = self._group.create_task(self._run(session), name=f"session {session.id}")
-            self._sessions.changes.put(session.id)
-
-    async def _run(self, session: Session) -> None:
-        try:
-            while session.again:
-                session.again = False
-                if session.stop_by is None:
-                    session.one_pass = self._group.create_task(self._pass(session), name=f"pass {session.id}")
-                    await asyncio.wait({session.one_pass})
-                    session.one_pass = None
-                if session.stop_by is not None:
-                    await self._write_stop(session, session.stop_by)
-                    session.stop_by = None
-                    session.stopped.set()  # who asked for it waits for no later pass
-            self._copy_to_workers(session)
-        finally:
-            session.runner = None
-            session.stopped.set()
-            self._sessions.rest(session)
-            self.census.saw(self._sessions.describe(session))
+    def _rested(self, session: Session) -> None:
+        self._sessions.rest(session)
+        self.census.saw(self._sessions.describe(session))
 
     def _copy_to_workers(self, session: Session) -> None:
         self._copies.update(session.id, [ref.name for ref in session.config.workers])
-
-    async def _pass(self, session: Session) -> None:
-        """Step until the session is closed, failed or ended. The broad `except` around a step stands here."""
-        try:
-            while session.chain.status in NEEDS_STEP or (session.permit and session.chain.status == "failed"):
-                session.permit = False
-                async with self._queue.place(session):
-                    await self._stepper.step(session)
-            session.permit = False
-        except NoSpaceError as error:
-            await self._fail(
-                session, "no_space", f"the data folder cannot be written ({error}): make room, then retry"
-            )
-        except Exception as error:
-            log.exception("step failed", session=session.id)
-            why = f"this step failed inside the harness ({type(error).__name__}); its log says more"
-            await self._fail(session, "internal", why)
-
-    async def _fail(self, session: Session, code: str, why: str, via: str = "") -> None:
-        log.error("session failed", session=session.id, code=code, why=why)
-        try:
-            await session.append(error_draft(code, why, via=via))
-        except StateFileError as error:
-            log.error("the error could not be recorded", session=session.id, why=str(error))
-
-    async def _write_stop(self, session: Session, via: str) -> None:
-        drafts = await end_calls(session, self._pool, self._started)
-        session.stop_lost = None
-        try:
-            await session.append(*drafts, error_draft("stopped", f"stopped by {via}", via=via))
-        except StateFileError as error:
-            session.stop_lost = error
-            log.error("the stop could not be recorded", session=session.id, why=str(error))
 
     def _check_writable(self, session: Session) -> None:
         if not self.ready:
