@@ -165,10 +165,11 @@ else
   home=${XDG_DATA_HOME:-$HOME/.local/share}/outrider-worker
 fi
 case $home in /*) ;; *) home=$PWD/$home ;; esac
-if [ -z "$scratch" ]; then # where `outrider worker status` looks by itself
-  state=${XDG_STATE_HOME:-${HOME:-/root}/.local/state}
-  scratch=${owners:+$owners/.local/state}
-  scratch=${scratch:-$state}/outrider/workers/${name:-harness-${HARNESS:-own}}
+usual=${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/outrider/workers # where `outrider worker status` looks by itself
+where=''
+if [ -z "$scratch" ]; then
+  scratch=${owners:+$owners/.local/state/outrider/workers}
+  scratch=${scratch:-$usual}/${name:-harness-${HARNESS:-own}}
 fi
 log=$home/worker-${HARNESS:-own}.log
 pidfile=$home/worker-${HARNESS:-own}.pid
@@ -399,7 +400,13 @@ failed_install() {
   if grep -qi 'no space left' "$quiet/log"; then
     fail 1 "no space is left: Outrider needs about 200 MB in $home and some in ${TMPDIR:-/tmp}"
   fi
-  tail -n 10 "$quiet/log" >&2
+  grep -v '^WARNING: Retrying' "$quiet/log" | tail -n 10 >&2
+  if [ -z "$INDEX_SHA256$checkout" ] && grep -q 'No matching distribution found' "$quiet/log"; then
+    fail 1 "$1: pip finds no packages for it. Give this machine a package index (PIP_INDEX_URL, or a proxy in" \
+      "HTTPS_PROXY), or have the harness serve them: \`outrider wheelhouse --python" \
+      "$("$python" -I -c 'import platform, sys; print("%d.%d --arch %s" % (*sys.version_info[:2], platform.machine()))')\`" \
+      'there, and then a new token'
+  fi
   fail 1 "$1; the above is why"
 }
 
@@ -433,6 +440,7 @@ start_worker() {
     fail 1 "$scratch cannot be made: name another folder with --scratch"
   fi
   touch "$log" 2>/dev/null || fail 1 "$log cannot be written"
+  earlier=$(wc -c <"$log") # bytes of the log that are of earlier starts
   set -- worker --join - --scratch "$scratch"
   [ -z "$name" ] || set -- "$@" --name "$name"
   [ -z "$as_root" ] || set -- "$@" --as-root
@@ -493,7 +501,7 @@ until status=$(look); do
     wait "$pid" 2>/dev/null
     code=$?
     rm -f "$pidfile"
-    tail -n 5 "$log" >&2
+    tail -c +$((earlier + 1)) "$log" | tail -n 5 >&2
     case $code in 2 | 3 | 4) ;; *) code=1 ;; esac
     fail "$code" "the worker ended; the above is the end of $log"
   fi
@@ -507,4 +515,5 @@ until status=$(look); do
 done
 worker=''
 say "$status"
-say "This machine is a worker. See how it stands: $home/outrider worker status --scratch $scratch"
+case $scratch in "$usual"/*) ;; *) where=" --scratch $scratch" ;; esac
+say "This machine is a worker. See how it stands: $home/outrider worker status$where"

@@ -38,14 +38,13 @@ def hosts(found: Sequence[Found], first: Sequence[Address], hostname: str) -> li
 
     Those by which this machine would send to others (`first`) come first, IPv4 before IPv6 and its name last. Left out
     are loopback and link-local addresses, which mean nothing elsewhere, and bridges that packets do not leave by: they
-    are of containers and virtual machines, and other machines have the same ones. Loopback where there is nothing else.
+    are of containers and virtual machines, and other machines have the same ones. Where there is nothing else, bridges
+    are taken, and loopback at the last.
     """
     leaving = {one.interface for one in found if one.address in first}
-    fit = [
-        one.address
-        for one in found
-        if _fit(one.address) and (not one.bridge or one.interface in leaving or one.address in first)
-    ]
+    all_fit = [one for one in found if _fit(one.address)]
+    likely = [one for one in all_fit if not one.bridge or one.interface in leaving]
+    fit = [one.address for one in likely or all_fit]
     ordered = sorted(dict.fromkeys(fit), key=lambda address: (address not in first, address.version))
     named = [hostname] if _is_name(hostname) else []
     return [*map(str, ordered[: MOST - len(named)]), *named] or ["127.0.0.1"]

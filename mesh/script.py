@@ -18,6 +18,10 @@ _PLAIN: Final = re.compile(
     r"[A-Za-z0-9._+!:\[\]-]*( [A-Za-z0-9._+!:\[\]-]+)*"
 )  # nothing that a shell acts on in quotes
 
+_FETCH: Final = (
+    "import sys,urllib.request as u;sys.stdout.buffer.write(u.urlopen(sys.argv[1],None,30).read())"
+)
+
 
 class ScriptError(Exception):
     """The join script cannot be made; the message says why."""
@@ -67,23 +71,28 @@ def sha256(script: bytes) -> str:
 def shell_line(places: Sequence[Place], script_sha256: str, token: str) -> str:
     """One line for any shell that fetches the script from the first place that has it, checks and runs it.
 
-    It needs curl, or wget and timeout (the -T of some wgets crashes); sha256sum or shasum. The token goes by a pipe and
-    stands in no process's arguments. Options of the script may be added at the end. The line's status is the script's,
-    1 where the script is another, 4 where nobody answers. Raises ValueError.
+    It takes curl, wget and timeout (the -T of some wgets crashes), or python3; sha256sum or shasum. The token goes by a
+    pipe and stands in no process's arguments. Options of the script may be added at the end. The line's status is the
+    script's, 1 where the script is another or none of those programs is there, 4 where nobody answers. Raises
+    ValueError.
     """
     if not places or not _TOKEN.fullmatch(token) or not re.fullmatch("[0-9a-f]{64}", script_sha256):
         raise ValueError("a shell line needs a place, a SHA-256 in hex and a token")
     bases = " ".join(f'"http://{place}"' for place in places)
     program = (
-        'f=$(mktemp) || exit 1; trap "rm -f $f" EXIT; trap "exit 130" INT; s=4; '
+        'f=$(mktemp) || exit 1; trap "rm -f $f" EXIT; trap "exit 130" INT; s=4; t=; '
+        'e() { s=$1; shift; echo "$*" >&2; exit $s; }; h() { command -v $1 || command -v $2; } >/dev/null; '
+        'h curl wget || h python3 python3 || e 1 "curl, wget or python3 is needed: install one"; '
+        'h sha256sum shasum || e 1 "sha256sum is needed: install coreutils"; '
         f"for b in {bases}; do "
-        f'{{ curl -gfsS -m 30 "$b{SCRIPT_PATH}" || timeout 30 wget -q -O - "$b{SCRIPT_PATH}"; }} '
-        '>"$f" 2>/dev/null || continue; '
-        'h=$(sha256sum "$f" 2>/dev/null || shasum -a 256 "$f"); '
-        f'[ "${{h%% *}}" = {script_sha256} ] || {{ s=1; continue; }}; '
+        f'{{ curl -gfsS -m 30 "$b{SCRIPT_PATH}" || timeout 30 wget -q -O - "$b{SCRIPT_PATH}" || '
+        f'python3 -Ic "{_FETCH}" "$b{SCRIPT_PATH}"; }} '
+        '>"$f" 2>/dev/null || { t="$t $b"; continue; }; '
+        'd=$(sha256sum "$f" 2>/dev/null || shasum -a 256 "$f"); '
+        f'[ "${{d%% *}}" = {script_sha256} ] || {{ s=1; continue; }}; '
         'sh "$f" --from "$b" "$@" -; exit; '
         "done; "
-        '[ $s = 1 ] && echo "the harness has another join.sh by now: make a new token" >&2 || '
-        'echo "the harness does not answer" >&2; exit $s'
+        '[ $s = 4 ] || e 1 "the harness has another join.sh by now: make a new token"; '
+        'e 4 "the harness does not answer at$t"'
     )
     return f"echo {token} | sh -c {shlex.quote(program)} join.sh"

@@ -137,12 +137,13 @@ def _show(found: station.Standing) -> None:
     since = f", since {local(found.since)} ({ago(found.since)})" if found.since else ""
     styles = {"connected": "good", "dialing": "failed", "down": "failed"}
     runs = f"{count(found.running, 'run')} going" if found.keeper_release else ""
+    removed = found.mesh is not None and found.mesh.removed  # whatever was tried before it heard of that
     facts(
         [
             ("worker", found.name or "-", ""),
             ("harness", found.harness, ""),
             ("state", f"{found.state}{since}", styles[found.state]),
-            ("reason", found.reason, "note"),
+            ("reason", "" if removed else found.reason, "note"),
             ("update", found.update, "note"),
             ("last", f"connected {local(found.connected)}" if found.connected else "never connected", ""),
             *_mesh(found.mesh),
@@ -161,7 +162,14 @@ def _mesh(found: Tunnel | None) -> list[tuple[str, str, str]]:
     if found is None:
         return []
     if found.removed:
-        return [("mesh", f"removed from that of {found.harness or 'the harness'}: join again", "failed")]
+        harness = found.harness or "the harness"
+        return [
+            (
+                "mesh",
+                f"removed from that of {harness}: join again by a token of `outrider token new` there",
+                "failed",
+            )
+        ]
     heard = f"{local(found.handshake)} ({ago(found.handshake)})" if found.handshake else "none yet"
     return [
         ("mesh", f"{found.harness or 'the harness'}, {found.address} here", ""),

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import platform
 import pwd
 import shutil
 import signal
@@ -42,6 +43,7 @@ TOOLS = (
         "ln",
         "mv",
         "touch",
+        "wc",
     ),
     *("dirname", "sleep", "chmod", "ls", "mktemp", "sha256sum", "sort", "find", "xargs", "cksum", "timeout"),
 )
@@ -332,9 +334,12 @@ async def test_a_worker_that_does_not_run_is_started_with_nothing_to_fetch(
 
 async def test_a_refused_token_is_told_with_the_workers_own_words(installed: Machine, wheel: Wheel) -> None:
     installed.mode("refuse")
+    installed.home.mkdir(exist_ok=True)
+    (installed.home / f"worker-{FINGERPRINT.hex()[:8]}.log").write_text("what an earlier worker said\n")
     async with served(installed, wheel):
         assert await installed.run(TOKEN) == 3, installed.output
     assert "refused: this token joins no more machines" in installed.output
+    assert "what an earlier worker said" not in installed.output
     assert "join.sh: the worker ended; the above is the end of" in installed.output
 
 
@@ -455,11 +460,17 @@ async def test_a_changed_wheel_of_the_wheelhouse_is_not_installed(machine: Machi
 
 
 @pytest.mark.campaign  # installing takes its time
-async def test_a_missing_dependency_is_told_in_pips_words(machine: Machine, tmp_path: Path) -> None:
+async def test_a_missing_dependency_is_told_in_pips_words_and_with_what_to_do(
+    machine: Machine, tmp_path: Path
+) -> None:
     wheel = outrider_wheel(tmp_path / "wheel", requires=("some-thing>=1",))
     async with served(machine, wheel):
         assert await machine.run(TOKEN) == 1
     assert "No matching distribution found for some-thing" in machine.output
+    assert (
+        f"`outrider wheelhouse --python 3.{sys.version_info.minor} --arch {platform.machine()}` there"
+        in machine.output
+    )
     assert machine.left() == []
 
 
@@ -776,9 +787,9 @@ def test_a_shell_line_is_made_of_nothing_odd(places: list[Place], digest: str, t
         script.shell_line(places, digest, token)
 
 
-@pytest.mark.parametrize("program", ["curl", "wget", "busybox wget"])
+@pytest.mark.parametrize("program", ["curl", "wget", "busybox wget", "python3"])
 async def test_the_shell_line_fetches_checks_and_runs(installed: Machine, wheel: Wheel, program: str) -> None:
-    found = shutil.which(program.split()[0])
+    found = PYTHON if program == "python3" else shutil.which(program.split()[0])
     if found is None:
         pytest.skip(f"{program} is not installed")
     installed.fake(program.split()[-1], f'exec {" ".join([found, *program.split()[1:]])} "$@"')
@@ -799,5 +810,15 @@ async def test_the_shell_line_runs_no_other_script(machine: Machine, wheel: Whee
         assert await machine.finish(await machine.start("dash", "-c", line)) == 1
     assert machine.output == "the harness has another join.sh by now: make a new token\n"
     assert await machine.finish(await machine.start("dash", "-c", line)) == 4
-    assert machine.output == "the harness does not answer\n"
+    assert machine.output == f"the harness does not answer at {machine.url}\n"
     assert machine.starts() == []
+
+
+async def test_the_shell_line_says_what_is_missing_to_fetch_with(machine: Machine, wheel: Wheel) -> None:
+    line = script.shell_line([Place("127.0.0.1", 1)], "0" * 64, TOKEN)
+    assert await machine.finish(await machine.start("dash", "-c", line)) == 1
+    assert machine.output == "curl, wget or python3 is needed: install one\n"
+    (machine.tools / "sha256sum").unlink()
+    machine.fake("curl", "exit 1")
+    assert await machine.finish(await machine.start("dash", "-c", line)) == 1
+    assert machine.output == "sha256sum is needed: install coreutils\n"

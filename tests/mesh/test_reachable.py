@@ -33,6 +33,10 @@ def test_a_bridge_that_packets_leave_by_is_an_interface_like_another() -> None:
     assert hosts(found, [V4], "") == ["198.51.100.7", "2001:db8::7"]
 
 
+def test_a_machine_with_nothing_but_a_bridge_is_reached_by_that() -> None:
+    assert hosts([*LOOPBACK, Found("br0", V4, True)], [], "hub") == ["198.51.100.7", "hub"]
+
+
 def test_there_are_never_more_than_a_token_holds_and_the_name_stays_among_them() -> None:
     found = [Found(f"eth{n}", IPv4Address(f"10.0.0.{n}")) for n in range(20)]
     assert hosts(found, [IPv4Address("10.0.0.9")], "hub")[0] == "10.0.0.9"
