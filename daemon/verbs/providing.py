@@ -58,7 +58,7 @@ async def models(place: Where, json: bool) -> int:
 def _price(price: api.Price | None) -> str:
     """Dollars for a million tokens, read and written; more where a long prompt costs more."""
     if price is None:
-        return ""
+        return "not known"
     if not (price.input or price.output):
         return "free"
     more = f", more over {tokens(price.over)}" if price.above is not None else ""

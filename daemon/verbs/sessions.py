@@ -27,6 +27,12 @@ _STATUS: Final = {
 }
 
 
+UNKNOWN: Final = "?"
+UNPRICED: Final = (
+    "a model that it used has no price; `outrider models` shows which, the configuration may give it one"
+)
+
+
 async def ls(place: Where, status: Status | None, limit: int, json: bool) -> int:
     """The sessions, newest updated first, as a table or as one JSON array."""
     async with connect(place) as client:
@@ -40,7 +46,7 @@ async def ls(place: Where, status: Status | None, limit: int, json: bool) -> int
     if json:
         say_json(found)
     elif found:
-        paid = any(info.cost for info in found)
+        paid = any(info.cost or _unpriced(info) for info in found)
         table(
             ("ID", "STATUS", "UPDATED", "CONTEXT", *(("COST",) if paid else ()), "MODEL", "TITLE"),
             [
@@ -49,7 +55,7 @@ async def ls(place: Where, status: Status | None, limit: int, json: bool) -> int
                     info.status,
                     ago(info.updated),
                     _context(info),
-                    *((dollars(info.cost),) if paid else ()),
+                    *((UNKNOWN if _unpriced(info) else dollars(info.cost),) if paid else ()),
                     info.config.model,
                     info.title,
                 )
@@ -78,7 +84,7 @@ async def info(place: Where, prefix: str, json: bool) -> int:
         ("records", str(found.n), ""),
         ("context", _context(found), ""),
         ("tokens", f"{tokens(found.usage.prompt)} in, {tokens(found.usage.output)} out", ""),
-        ("cost", dollars(found.cost), ""),
+        ("cost", f"not known: {UNPRICED}" if _unpriced(found) else dollars(found.cost), ""),
         ("created", local(found.created), ""),
         ("updated", f"{local(found.updated)} ({ago(found.updated)})", ""),
         ("copy of", f"{found.from_.session}, records 1 to {found.from_.n - 1}" if found.from_ else "", ""),
@@ -165,6 +171,11 @@ def _confirm(found: api.Info) -> None:
     asked = f"End session {found.id} ({found.status}{title}) for good? It can be read then, not posted to."
     if not click.confirm(asked, err=True):
         raise VerbError("nothing is ended")
+
+
+def _unpriced(info: api.Info) -> bool:
+    """Its steps used tokens, and what these cost is not known."""
+    return info.cost is None and bool(info.usage.prompt or info.usage.output)
 
 
 def _context(info: api.Info) -> str:

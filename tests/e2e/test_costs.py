@@ -28,3 +28,24 @@ def test_a_session_shows_what_it_cost_and_ends_at_the_limit_of_it() -> None:
         there.up()
         assert there.json("ls")[0]["cost"] == 0, "prices are as they are now"
         assert "COST" not in there.ok("ls")
+
+
+def test_a_cost_that_is_not_known_is_said_to_be() -> None:
+    with place() as there:
+        file = there.home / ".config/outrider/outrider.toml"
+        file.write_text(f'{PRICES}[providers.played]\nkind = "rehearsal"\n')
+        there.up()
+        for model in ("played/echo", "rehearsal/tour"):
+            there.ok("run", "--model", model, "go")
+        there.kill(there.json("up")["pid"])
+        file.write_text(PRICES)  # who served the first is gone, and with it what it asked
+        there.up()
+        priced, unpriced = there.json("ls")
+        assert "cost" not in unpriced
+        head, *rows = there.ok("ls").splitlines()
+        shown = {row.split()[0]: row[head.index("COST") :].split()[0] for row in rows}
+        assert shown[unpriced["id"]] == "?"
+        assert shown[priced["id"]].startswith("~$")
+        said = there.ok("info", unpriced["id"])
+        assert re.search(r"^cost +not known: a model that it used has no price", said, re.MULTILINE)
+        assert re.search(r"^cost +~\$", there.ok("info", priced["id"]), re.MULTILINE)
