@@ -20,6 +20,7 @@ from daemon.worker import pump as pumping
 from daemon.worker.cgroup import Cgroup
 from daemon.worker.pump import Pump
 
+REAPER: Final = str(Path(__file__).with_name("reaper.py"))
 ANSWER_WAIT: Final = 20.0  # seconds for a reaper to answer; ending all of an environment takes up to 5
 DRAIN_FOR: Final = (
     0.2  # seconds that output is waited for after the end mark, while something may still write
@@ -32,13 +33,13 @@ Spawn = pumping.Spawn
 
 
 class Process(Struct, frozen=True):
-    """A process that was found: its pid and its command line."""
+    """A process that was found: its pid and its command line. Pid 0: some that nobody has seen, and what they do."""
 
     pid: int
     name: str
 
     def __str__(self) -> str:
-        return f"{self.pid} {self.name}"
+        return f"{self.pid} {self.name}" if self.pid else self.name
 
 
 class Ended(Struct, frozen=True):
@@ -177,9 +178,8 @@ class Reaper:
 
     @staticmethod
     def _popen(fd: int, fds: set[int]) -> subprocess.Popen[bytes]:
-        script = str(Path(__file__).with_name("reaper.py"))
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", script, str(fd)],
+            [sys.executable, "-I", "-S", "-B", REAPER, str(fd)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(fd, *fds),
@@ -306,6 +306,14 @@ class Reaper:
         except ReaperGone:
             return ()
         return processes(answer["processes"])
+
+    async def sweep(self) -> Ended:
+        """End what is new since the mark, also what forks as fast as it can; the interpreter goes on."""
+        try:
+            answer = await self.call("sweep")
+        except ReaperGone:
+            return Ended()
+        return Ended(processes(answer["ended"]), processes(answer["left"]))
 
     async def interpreter(self, pid: int) -> None:
         """The interpreter has come up as process `pid`: the program that was started may be a wrapper around it."""

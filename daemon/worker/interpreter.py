@@ -200,8 +200,11 @@ class Interpreter(Program):
         else:
             stopped = True
             await self._ladder()
-            if gone := await self._end_leftovers():
-                notes.append(f"ended with it: {listed(gone)}")
+            leftovers = await self._end_leftovers()
+            if leftovers.ended:
+                notes.append(f"ended with it: {listed(leftovers.ended)}")
+            if leftovers.left:
+                notes.append(f"could not be ended: {listed(leftovers.left)}")
         living = await drained(self._pump, self._reaper)
         if not self._refused:
             self._later = f"{os.path.dirname(sink.path)}/{journal.LATER}"
@@ -276,19 +279,19 @@ class Interpreter(Program):
         await first_of(future, within=max(0.0, seconds))
         return future.done()
 
-    async def _end_leftovers(self) -> tuple[Process, ...]:
+    async def _end_leftovers(self) -> Ended:
         """A stopped run's processes end with it, those that left its group too."""
         loop = asyncio.get_running_loop()
-        found = await self._reaper.signal(others=signal.SIGTERM)
+        asked = await self._reaper.signal(others=signal.SIGTERM)
         give_up = loop.time() + GONE_WAIT
-        while left := await self._reaper.new():
+        while await self._reaper.new():
             if loop.time() > give_up:
-                await self._reaper.signal(others=signal.SIGKILL)
-                if loop.time() > give_up + GONE_WAIT:
-                    break
+                break
             await asyncio.sleep(KILL_EVERY)
-            found = tuple({one.pid: one for one in (*found, *left)}.values())
-        return found
+        swept = await self._reaper.sweep()
+        left = {one.pid for one in swept.left}
+        gone = {one.pid: one for one in (*asked, *swept.ended) if one.pid not in left}
+        return Ended(tuple(gone.values()), swept.left)
 
     async def kill(self, reason: str) -> Ended:
         self.died = self.died or reason

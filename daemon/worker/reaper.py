@@ -1,7 +1,7 @@
 """Hold one environment's processes: a subreaper that starts the interpreter, reaps, and finds and ends them all.
 
-Run as a script of its own (`python -I -S reaper.py FD`): it imports nothing of ours. FD is one end of a stream
-socket to the keeper, which carries JSON lines. The first is the program to start:
+Run as a script of its own (`python -I -S reaper.py FD`): it imports nothing of ours, so it is one file, whatever its
+length. FD is one end of a stream socket to the keeper, which carries JSON lines. The first is the program to start:
 `{"argv", "env", "cwd", "fds": {number in the program: number here}, "cgroup"}`, the last a folder for it to be in, or
 empty; then requests `{"id", "op", …}`, each answered by `{"id", …}`; and the events `{"event": "started", "pid"}` and
 `{"event": "exit", "status"}`. When the socket closes, the keeper is gone: everything here ends.
@@ -9,6 +9,7 @@ empty; then requests `{"id", "op", …}`, each answered by `{"id", …}`; and th
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -26,7 +27,11 @@ PR_SET_CHILD_SUBREAPER = 36
 END_GRACE = 0.5  # seconds from SIGTERM to SIGKILL: enough to remove a lock file
 END_TRIES = 5.0  # seconds that processes get to go after SIGKILL; one in an uninterruptible wait may not
 ROUND = 0.005  # seconds between two rounds of killing
+SWEEP_TRIES = 2.0  # the same for those of a run that was stopped: somebody waits for it
+QUIET = 0.03  # seconds without an orphan after which nobody hops: who is the same for a look is seen by it
+FRESH = 0.1  # seconds that the number of a group which was seen is surely not another's: pids do not go round faster
 SNATCHES = 100  # times that children are killed unseen before others are looked for again
+NEAR = 32  # pids after that of one that ended, in which its children are looked for where they are not listed
 LOOKS = 8  # times that the subreaper's children are read anew, where some ended meanwhile
 OOM_SCORE = "300"  # short of memory, the kernel takes an agent's processes before the keeper
 NAME_LENGTH = 120  # characters of a command line that is shown
@@ -141,28 +146,42 @@ def send_signal(one: Process, number: int) -> bool:
     """Signal exactly this process, not another that got its pid; False where it is gone or is not ours to signal."""
     try:
         fd = os.pidfd_open(one.pid)
-    except OSError:
-        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
+            return False
+        fd = -1  # before Linux 5.3, or forbidden by a container that is as old: its number has to do
     try:
         now = process(one.pid)
         if now is None or now.started != one.started or now.state == "Z":
             return False
-        signal.pidfd_send_signal(fd, number)
+        if fd >= 0:
+            signal.pidfd_send_signal(fd, number)
+        else:
+            os.kill(one.pid, number)
     except OSError:
         return False
     finally:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
     return True
 
 
-def kill_groups(groups: set[int]) -> None:
+def kill_groups(groups: set[int], seen: float) -> set[int]:
     """End whole process groups of descendants: none of them comes by between the look at it and the signal.
 
-    The interpreter leads a session of its own, so a group below it has descendants only.
+    Returns those that were still there.
+
+    The interpreter leads a session of its own, so a group below it has descendants only. One may have emptied since
+    it was seen (at that time of the monotonic clock), so what was seen long ago is let be.
     """
+    hit: set[int] = set()
+    if time.monotonic() - seen > FRESH:
+        return hit
     for group in groups - {os.getpgrp(), 0, 1}:
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
+            hit.add(group)
+    return hit
 
 
 class Reaper:
@@ -179,6 +198,7 @@ class Reaper:
         self.ending = False
         self.marked: set[tuple[int, int]] = set()
         self.struck: set[tuple[int, int, int, str]] = set()
+        self.orphaned = 0.0  # when, by the monotonic clock, the last one that had lost its parent was reaped
 
     def send(self, message: dict[str, Any]) -> None:
         self.sock.sendall(json.dumps(message).encode() + b"\n")
@@ -222,6 +242,8 @@ class Reaper:
             if pid == self.shell:
                 self.alive = False
                 self.send({"event": "exit", "status": os.waitstatus_to_exitcode(status)})
+            else:
+                self.orphaned = time.monotonic()
 
     def new(self) -> list[Process]:
         """Living descendants since the mark, without the interpreter."""
@@ -321,58 +343,108 @@ class Reaper:
     def end(self) -> dict[str, Any]:
         """End every descendant: SIGTERM, a moment to tidy up, then SIGKILL in rounds until there is none."""
         ended: dict[int, str] = {}
-
-        def strike(number: int) -> list[Process]:
-            found = self.living()
-            for one in found:
-                title = ended.get(one.pid) or name(one.pid)
-                if self.is_interpreter(one):  # it must not go on with its code when a command of it ends
-                    send_signal(one, signal.SIGSTOP if number == signal.SIGTERM else number)
-                elif send_signal(one, number):
-                    ended[one.pid] = title
-            return found
-
         grace = time.monotonic() + END_GRACE
-        give_up = grace + END_TRIES
-        if strike(signal.SIGTERM):
-            while self.beside() and time.monotonic() < grace:
-                self.reap()
-                time.sleep(ROUND)
+        for one in self.living():
+            title = name(one.pid)
+            if self.is_interpreter(one):  # it must not go on with its code when a command of it ends
+                send_signal(one, signal.SIGSTOP)
+            elif send_signal(one, signal.SIGTERM):
+                ended[one.pid] = title
+        while self.beside() and time.monotonic() < grace:
+            self.reap()
+            time.sleep(ROUND)
         if self.cgroup:
             for one in self.beside():  # names, before all go at once
                 ended.setdefault(one.pid, name(one.pid))
             write(f"{self.cgroup}/cgroup.kill", "1")
-        while True:
-            found = strike(signal.SIGKILL)
-            kill_groups({one.group for one in found})
-            if not self.reap() or time.monotonic() > give_up:
-                break
-            if self.living():
-                time.sleep(ROUND)
-            else:
-                ended |= self.snatch()
-        some = self.reap()
+        gone = self.kill(ended, END_TRIES, spare=False)
         self.ending = True
         self.remove_cgroup()
-        left = {one.pid: name(one.pid) for one in self.living()}
-        if some and not left:
-            left = {0: "what forks and ends faster than it can be found"}
-        gone = [[pid, title] for pid, title in ended.items() if pid not in left]
-        return {"ended": gone, "left": [[pid, title] for pid, title in left.items()]}
+        return self.receipt(ended, gone, self.living())
 
-    def snatch(self) -> dict[int, str]:
+    def sweep(self) -> dict[str, Any]:
+        """End what is new since the mark by SIGKILL in rounds, until there is none and none comes any more."""
+        ended: dict[int, str] = {}
+        gone = self.kill(ended, SWEEP_TRIES, spare=True)
+        return self.receipt(ended, gone, self.new())
+
+    @staticmethod
+    def receipt(ended: dict[int, str], gone: bool, living: list[Process]) -> dict[str, Any]:
+        """What was ended, and what is left: those that live, or something that hides where not all are `gone`."""
+        left = {one.pid: name(one.pid) for one in living}
+        if not gone and not left:
+            left = {0: "what forks and ends faster than it can be found"}
+        return {
+            "ended": [[pid, title] for pid, title in ended.items() if pid not in left],
+            "left": [[pid, title] for pid, title in left.items()],
+        }
+
+    def kill(self, ended: dict[int, str], tries: float, *, spare: bool) -> bool:
+        """SIGKILL in rounds, for `tries` seconds: whether all are gone then; into `ended` goes who was hit.
+
+        To all descendants; or, to `spare` the interpreter and what was there at the mark, to the others. As the
+        interpreter lives then, nobody can say that there is no child; but who is never seen hands us an orphan each
+        time that it becomes another process. So may what was there at the mark: then who is not seen counts as gone.
+        """
+        give_up = time.monotonic() + tries
+        while True:
+            looked = time.monotonic()
+            living = self.living()
+            spared = [one for one in living if spare and self.is_spared(one)]
+            found = [one for one in living if one not in spared]
+            missed: dict[int, tuple[int, str]] = {}  # one of each group
+            for one in found:
+                title = ended.get(one.pid) or name(one.pid)
+                hit = send_signal(one, signal.SIGKILL)
+                if hit and not self.is_interpreter(one):
+                    ended[one.pid] = title
+                elif not hit and not self.is_interpreter(one):
+                    missed[one.group] = one.pid, title
+            there = kill_groups({one.group for one in found} - {one.group for one in spared}, looked)
+            ended |= dict(missed[group] for group in there & missed.keys())
+            now = time.monotonic()
+            if not self.reap() or (spare and not found and now - self.orphaned > QUIET):
+                return True
+            if now > give_up:
+                return not found and not all(map(self.is_interpreter, spared))
+            ended |= self.snatch({one.pid for one in spared})
+            time.sleep(ROUND)
+
+    def is_spared(self, one: Process) -> bool:
+        """Whether this outlives a run that is stopped."""
+        return self.is_interpreter(one) or (one.pid, one.started) in self.marked
+
+    def snatch(self, spared: set[int]) -> dict[int, str]:
         """Kill children the moment they are seen: one that is never the same for long is gone when it is looked at.
 
-        Returns the last of them. A child's pid is nobody else's until it is reaped here, so it needs no second look.
+        Returns the last of them, but for the interpreter. A child's pid is nobody else's until it is reaped here, so
+        it needs no second look.
         """
         last: dict[int, str] = {}
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{self.me}/children", "rb", 0) as file:
-            for _ in range(SNATCHES):
-                for pid in map(int, os.pread(file.fileno(), 1 << 16, 0).split()):
+        interpreters = {self.shell, self.inner.pid if self.inner else 0}
+        try:
+            listed = os.open(f"/proc/self/task/{self.me}/children", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            listed = -1
+        for _ in range(SNATCHES):
+            found = os.pread(listed, 1 << 16, 0).split() if listed >= 0 else self.heirs()
+            for pid in {*map(int, found)} - spared:
+                with contextlib.suppress(OSError):  # one that is not ours to signal keeps no other
                     os.kill(pid, signal.SIGKILL)
-                    last = {pid: name(pid)}
-                self.reap()
+                    last = {pid: name(pid)} if pid not in interpreters else last
+            if not self.reap():
+                break
+        if listed >= 0:
+            os.close(listed)
         return last
+
+    def heirs(self) -> list[int]:
+        """Children of one that has just ended, where the kernel does not list ours: their pids are near its own."""
+        with contextlib.suppress(ChildProcessError):
+            if ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+                near = map(process, range(ended.si_pid, ended.si_pid + NEAR))
+                return [one.pid for one in near if one is not None and one.parent == self.me]
+        return []
 
     def remove_cgroup(self) -> None:
         """Remove the cgroup, unless something is left in it."""
@@ -390,6 +462,8 @@ class Reaper:
                 answer = self.signal(message["interpreter"], message["others"])
             case "interpreter":
                 answer = self.interpreter(message["pid"])
+            case "sweep":
+                answer = self.sweep()
             case "end":
                 answer = self.end()
             case other:

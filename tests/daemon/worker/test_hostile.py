@@ -4,15 +4,18 @@ import itertools
 import os
 import re
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from daemon.worker import cgroup
+from daemon.worker import cgroup, environment, interpreter, reaper
 from daemon.worker.cgroup import mounted
 from tests.daemon.worker.dialing import Dial
 from tests.e2e.driving import becomes, processes
+from tests.e2e.hoppers import HOPPER, LEAVER, NESTED, nobody_writes, told
 
 # Forks as fast as it can, up to a limit of processes: its user's, so as root it becomes a user of its own. The limit
 # counts what is only being forked, so the first process says that it is full when that many are there.
@@ -41,21 +44,26 @@ while True:
             os.write(1, b"full\\n")
         time.sleep(0.01)
 """
-# Never the same process for long, nor in the same group.
-HOPPER = """
-import os, signal
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-os.write(1, b"full\\n")
-while True:
-    if os.fork():
-        os._exit(0)
+# How a kernel or a container differs, as a reaper finds it.
+OTHER = {
+    "descendants": "",
+    "no lists of children": """
+def children(pid):
+    raise FileNotFoundError
+opened = os.open
+def open_listless(path, *more):
+    if str(path).endswith("/children"):
+        raise FileNotFoundError(path)
+    return opened(path, *more)
+os.open = open_listless
+""",
+}
+# Before Linux 5.3, or in a container that is as old.
+NO_PIDFDS = """
+def refused(pid):
+    raise PermissionError(errno.EPERM, "pidfd_open")
+os.pidfd_open = refused
 """
-LEAVER = (
-    HOPPER
-    + """
-    os.setsid()
-"""
-)
 HIDES = {
     "in the background": "sleep {t} & echo $!",
     "in a session of its own": "setsid sleep {t} & echo $!",
@@ -70,17 +78,28 @@ HIDES = {
 numbers = itertools.count(1)
 
 
-@pytest.fixture(params=["cgroup", "descendants"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=["cgroup", *OTHER])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """How processes are found and ended."""
-    if request.param == "descendants":
+    name: str = request.param
+    if name != "cgroup":
         monkeypatch.setattr(cgroup, "own", lambda: None)
+        other(monkeypatch, tmp_path, OTHER[name])
+        if name == "no lists of children":
+            monkeypatch.setattr(environment.Reaper, "_watch", lambda *_: None)
     elif (made := cgroup.Cgroup.make()) is None:
         pytest.skip("no cgroup v2 with cgroup.kill that this process may make cgroups in")
     else:
         made.end()
-    name: str = request.param
     return name
+
+
+def other(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str) -> None:
+    """Have reapers run with this code behind their own definitions."""
+    head, main, tail = Path(reaper.__file__).read_text().partition('\nif __name__ == "__main__":\n')
+    assert main
+    (folder / "reaper.py").write_text(head + code + main + tail)
+    monkeypatch.setattr(environment, "REAPER", str(folder / "reaper.py"))
 
 
 def left() -> list[str]:
@@ -115,40 +134,121 @@ async def test_what_hides_is_ended_and_named(dial: Dial, way: str, how: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("program", "least"), [(BOMB, 40), (HOPPER, 1), (LEAVER, 1)], ids=["bomb", "hopper", "leaver"]
+    ("program", "least"),
+    [(BOMB, 40), (HOPPER, 1), (LEAVER, 1), (NESTED, 1)],
+    ids=["bomb", "hopper", "leaver", "nested"],
 )
 async def test_what_forks_as_fast_as_it_can_is_ended(
     dial: Dial, way: str, tmp_path: Path, program: str, least: int
 ) -> None:
     word = token()
-    file = tmp_path / "program.py"
-    file.write_text(program)
-    os.mkfifo(tmp_path / "told")
-    # A look at /proc may miss what is never the same for long: the fifo tells when none that could write is left.
-    told = os.open(tmp_path / "told", os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        await dial.run(
-            f'{sys.executable} -S -c "$(cat {file})" {word} >{tmp_path}/told 2>&1 & read x <{tmp_path}/told'
-        )
+    with told(tmp_path) as fd:
+        await dial.run(started(tmp_path, program, word))
         said = await dial.kill()
         assert said.endswith("none is left"), said
         found = re.match(r"ended (\d+) process", said)
         assert found
-        assert int(found[1]) >= least
+        seen = program == BOMB or way != "no lists of children"  # else it may end without ever being seen
+        assert int(found[1]) >= (least if seen else 0)
         await gone(word)
-        await becomes(lambda: nobody_writes(told), "the fifo has no writer")
-    finally:
-        os.close(told)
+        await becomes(lambda: nobody_writes(fd), "the fifo has no writer")
 
 
-def nobody_writes(fd: int) -> bool:
-    """Whether a fifo's writers have all ended."""
-    try:
-        while os.read(fd, 1 << 16):
-            pass
-    except BlockingIOError:
-        return False
-    return True
+def started(folder: Path, program: str, word: str) -> str:
+    """Code that starts a program which says when it is there, its command line with the word."""
+    file = folder / "program.py"
+    file.write_text(program)
+    begun = f'{sys.executable} -S -c "$(cat {file})" {word} >{folder}/told 2>&1'
+    return f"{begun} & read x <{folder}/told"
+
+
+@pytest.mark.parametrize("program", [HOPPER, LEAVER, NESTED], ids=["hopper", "leaver", "nested"])
+async def test_a_stop_ends_what_hops_and_leaves_the_shell_and_what_was_there_before(
+    dial: Dial, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    monkeypatch.setattr(interpreter, "GONE_WAIT", 0.3)
+    word, before = token(), token()
+    await dial.run(f"mine=1; sleep {before} &")
+    with told(tmp_path) as fd:
+        id = dial.begin(f"{started(tmp_path, program, word)}; echo on; sleep {word}", call="c")
+        await dial.prints(id, b"on")
+        await dial.interrupt("c")
+        ran = await dial.ended(id)
+        assert ran.end.stopped == "interrupt"
+        assert "could not be ended" not in ran.notes
+        assert processes(word) == []
+        assert nobody_writes(fd)
+    assert (await dial.run("echo $mine")).text == "1\n"
+    assert len(processes(before)) == 1
+    said = await dial.kill()
+    assert said.startswith("ended 1 process: "), said
+    await gone(before)
+
+
+async def test_what_may_not_be_signalled_is_named_and_keeps_nothing_else_from_its_end(
+    dial: Dial, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As a program of another user's, which runs as that user, or one in an uninterruptible wait."""
+    monkeypatch.setattr(interpreter, "GONE_WAIT", 0.3)
+    word, safe = token(), token()
+    spared = f"""
+END_TRIES = SWEEP_TRIES = 0.5
+def spared(real, pid):
+    return lambda one, number: pid(one) not in safe() and real(one, number)
+def safe():
+    return {{one.pid for one in descendants(os.getpid()).values() if {safe!r} in name(one.pid)}}
+send_signal = spared(send_signal, lambda one: one.pid)
+os.kill = spared(os.kill, lambda one: one)
+kill_groups = lambda groups, seen: set()
+"""
+    monkeypatch.setattr(cgroup, "own", lambda: None)
+    other(monkeypatch, tmp_path, spared)
+    with told(tmp_path) as fd:
+        id = dial.begin(f"sleep {safe} & {started(tmp_path, LEAVER, word)}; echo on; sleep {word}", call="c")
+        await dial.prints(id, b"on")
+        try:
+            await dial.interrupt("c")
+            ran = await dial.ended(id)
+            [pid] = processes(safe)
+            assert f"could not be ended: {pid} sleep {safe}" in ran.notes
+            assert f"{pid} " not in "".join(
+                note for note in ran.end.notes if note.startswith("ended with it")
+            )
+            assert nobody_writes(fd)
+            said = await dial.kill()
+            assert said.endswith(f"left: {pid} sleep {safe}"), said
+        finally:
+            for pid in processes(safe):
+                os.kill(pid, signal.SIGKILL)
+    await gone(safe)
+
+
+async def test_where_there_are_no_pidfds_all_is_ended_as_well(
+    dial: Dial, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cgroup, "own", lambda: None)
+    other(monkeypatch, tmp_path, NO_PIDFDS)
+    word, before = token(), token()
+    await dial.run(f"setsid sleep {before} &")
+    id = dial.begin(f"setsid sleep {word} & echo on; sleep {word}", call="c")
+    await dial.prints(id, b"on")
+    await dial.interrupt("c")
+    assert (await dial.ended(id)).end.stopped == "interrupt"
+    assert processes(word) == []
+    assert (await dial.kill()).startswith("ended 1 process: ")
+    await gone(before)
+
+
+def test_a_group_that_was_seen_long_ago_may_be_anothers_by_now() -> None:
+    with subprocess.Popen(["sleep", token()], start_new_session=True) as other:
+        try:
+            reaper.kill_groups({other.pid}, time.monotonic() - 2 * reaper.FRESH)
+            assert other.poll() is None
+            reaper.kill_groups({os.getpgrp(), 0, 1}, time.monotonic() + 60)
+            reaper.kill_groups({other.pid}, time.monotonic() + 60)
+            assert other.wait() == -signal.SIGKILL
+        finally:
+            other.kill()
 
 
 async def test_killing_the_reaper_ends_what_it_held_where_there_are_cgroups(dial: Dial, way: str) -> None:
