@@ -57,7 +57,7 @@ class Checker:
         why = _ended(session.id, status)
         if damage is not None:
             status = "damaged"
-            why = f"the file is damaged at record {damage.n} ({damage.reason}): a copy of what is before can go on"
+            why = f"the file is damaged at record {damage.n} ({damage.reason}): {damage.way_on}"
         with translated():
             found = await session.log.read()
         return await asyncio.to_thread(self._checked, session, found, config, status, why)
@@ -69,11 +69,11 @@ class Checker:
         made = api.Check(session.id, status, config.model, False, chain.n, notes=tuple(_notes(chain, status)))
         try:
             if not config.model:
-                raise ProviderError(NO_MODEL)
+                raise ProviderError("" if status == "damaged" else NO_MODEL)
             provider, model = self._models.resolve(config.model)
             offered = tools.offered(config.tools)
         except (ProviderError, ValueError) as error:
-            return structs.replace(made, why=(why, str(error)) if why else (str(error),))
+            return structs.replace(made, why=tuple(filter(None, (why, str(error)))))
         against = [why, self._reached(chain, config, model, self._clock())]
         if wrong := provider.check_params(config.params):
             against.append(f"params: {wrong}")

@@ -321,7 +321,7 @@ class Harness:
         if (damage := session.damage) is not None:
             raise Conflict(
                 f"session {session.id} is damaged at record {damage.n}, byte {damage.offset} ({damage.reason}); "
-                "it can be read up to there and copied from there"
+                f"{damage.way_on}"
             )
 
     async def _configure(self, id: str, via: str, change: Callable[[Config], Config]) -> tuple[Config, int]:

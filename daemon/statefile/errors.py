@@ -1,6 +1,10 @@
 """What the state files refuse, each with the sentence that an operator reads."""
 
+from typing import Final
+
 from msgspec import Struct
+
+FIRST: Final = 3  # n of a copy, the least: start and config belong to every session
 
 
 class Damage(Struct, frozen=True):
@@ -12,6 +16,13 @@ class Damage(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"record {self.n} at byte {self.offset} does not read: {self.reason}"
+
+    @property
+    def way_on(self) -> str:
+        """What can be done with a session whose file is damaged there."""
+        if self.n < FIRST:
+            return "nothing before it is enough for a copy; make a new session"
+        return f"it can be read up to there, and a copy of that (n = {self.n}) can go on"
 
 
 class StateFileError(Exception):
@@ -30,9 +41,7 @@ class DamagedError(StateFileError):
     """The session's file is damaged: it can be read and copied up to there, and not written."""
 
     def __init__(self, id: str, damage: Damage) -> None:
-        super().__init__(
-            f"session {id} is damaged: {damage}. It can be read up to there, and copied with n = {damage.n}"
-        )
+        super().__init__(f"session {id} is damaged: {damage}; {damage.way_on}")
         self.id = id
         self.damage = damage
 

@@ -105,7 +105,7 @@ class MemoryLog:
 
     def records(self, first: int = 1, last: int | None = None) -> Iterator[Record]:
         """Records `first` to `last`, made of their bytes one by one."""
-        for piece in self._pieces[max(first, 1) - 1 : last]:
+        for piece in self._pieces[max(first, 1) - 1 : None if last is None else max(last, 0)]:
             end = piece.index(b"\n")
             line = piece[:end]
             yield Record(records.parse_header(line), piece[end + 1 : -1], line)

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from daemon.protocol import records
-from daemon.statefile.errors import CopyPointError, MissingError
+from daemon.statefile.errors import FIRST, CopyPointError, MissingError
 
-FIRST: Final = 3  # start and config belong to every session
 ID: Final = re.compile(r"[0-9a-f]{16}")
 
 
@@ -51,6 +50,9 @@ def check(id: str, n: int, tip: int, lines: Iterable[bytes]) -> int:
     """How many records and one a copy with `n` has of a session with records 1 to `tip`. Raises CopyPointError."""
     possible, end = copy_points(lines)
     at = min(n, end)
+    if tip < FIRST - 1:
+        why = f"{tip or 'none'} of its records {'reads' if tip == 1 else 'read'}, and a copy has {FIRST - 1} at least"
+        raise CopyPointError(id, n, why, 0)
     if not FIRST <= n <= tip + 1:
         why = f"it has records 1 to {tip}, so n is {FIRST} to {tip + 1}"
         raise CopyPointError(id, n, why, nearest(possible, n))

@@ -86,7 +86,7 @@ async def info(place: Where, prefix: str, json: bool) -> int:
         ("tokens", f"{tokens(found.usage.prompt)} in, {tokens(found.usage.output)} out", ""),
         ("cost", f"not known: {UNPRICED}" if _unpriced(found) else dollars(found.cost), ""),
         ("created", local(found.created), ""),
-        ("updated", f"{local(found.updated)} ({ago(found.updated)})", ""),
+        ("updated", f"{local(found.updated)} ({ago(found.updated)})" if found.updated else "", ""),
         ("copy of", f"{found.from_.session}, records 1 to {found.from_.n - 1}" if found.from_ else "", ""),
         ("damage", found.damage, "failed"),
     ]

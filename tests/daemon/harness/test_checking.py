@@ -189,8 +189,17 @@ async def test_of_a_damaged_session_what_is_before_is_checked(check: Desk) -> No
     session.bad = Damage(5, 700, "its body does not parse")
     found = await check(made, session=session)
     assert (found.accepted, found.status, found.turns, found.n) == (False, "damaged", 1, 4)
-    assert found.why == (
-        "the file is damaged at record 5 (its body does not parse): a copy of what is before can go on",
+    on = "it can be read up to there, and a copy of that (n = 5) can go on"
+    assert found.why == (f"the file is damaged at record 5 (its body does not parse): {on}",)
+
+
+async def test_of_a_session_that_is_damaged_from_its_start_no_copy_is_promised(check: Desk) -> None:
+    made = Book(begun=False)
+    made.add("start")
+    session = await check.session(made)
+    session.bad = Damage(2, 90, "it is cut")
+    assert (await check(made, session=session)).why == (
+        "the file is damaged at record 2 (it is cut): nothing before it is enough for a copy; make a new session",
     )
 
 

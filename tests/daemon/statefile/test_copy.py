@@ -83,7 +83,9 @@ async def test_a_copy_of_an_ended_session_goes_on(store: Store) -> None:
 
 async def test_a_session_without_two_records_cannot_be_copied(store: Store) -> None:
     id, _ = await store.create(draft("start"))
-    with pytest.raises(CopyPointError, match="no n would do"):
+    with pytest.raises(
+        CopyPointError, match="1 of its records reads, and a copy has 2 at least; no n would do"
+    ):
         await store.copy(id, 3)
 
 

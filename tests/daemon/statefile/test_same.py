@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -147,6 +147,7 @@ async def play_both(data: Path, ops: list[Op]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(OPS, max_size=25))
+@example([("create", some(2)), ("read", 0, 0, -1)])  # nothing, not all but the last
 def test_both_stores_answer_the_same(ops: list[Op]) -> None:
     with tempfile.TemporaryDirectory(prefix="or-") as folder:
         asyncio.run(play_both(Path(folder), ops))
