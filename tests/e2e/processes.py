@@ -13,6 +13,7 @@ import aiohttp
 
 from daemon.protocol import records
 from daemon.protocol.records import Record
+from daemon.worker import cgroup
 from tests.running import RELEASE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -118,6 +119,21 @@ class Daemon:
             subprocess.run([*before, "true"], check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
             return f"setpriv cannot take root's capabilities away: {error}"
+        self._before = before
+        return ""
+
+    def without_cgroups(self) -> str:
+        """Have it and its worker started where no cgroup v2 is mounted; why that cannot be, or empty."""
+        if cgroup.own() is None:
+            return ""
+        hides = (
+            "while read -r _ _ _ _ at rest; do case $rest in *' - cgroup2 '*) umount -l \"$at\";; esac; done"
+        )
+        before = ["unshare", "--mount", "sh", "-ec", f'{hides} </proc/self/mountinfo; exec "$@"', "sh"]
+        try:
+            subprocess.run([*before, "true"], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            return f"unshare cannot hide the mount of cgroup v2: {error}"
         self._before = before
         return ""
 

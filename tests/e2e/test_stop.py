@@ -1,18 +1,24 @@
 """A stop ends everything within its time, for real, whatever it meets; and the session goes on afterwards."""
 
 import asyncio
+import contextlib
 import os
 import random
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from daemon.client import ApiFailure, Unreachable
+from daemon.worker import reaper
+from daemon.worker.cgroup import PREFIX, Cgroup
 from tests.e2e.driving import VIA, Driver, Stage, becomes, driver, judge, pause, processes, stage, token
+from tests.e2e.hoppers import HOPPER, LEAVER, NESTED, nobody_writes, told
 
 PROMISE: Final = 10.0  # seconds in which a stop answers, always: the API's word to its clients
 
@@ -331,6 +337,65 @@ async def test_a_retry_after_a_stop_goes_on(here: Stage) -> None:
         await on.client.retry(session)
         await on.closes(session)
         assert here.ran() == [session]
+
+
+@pytest.fixture(params=["with cgroups", "without"])
+def apart(request: pytest.FixtureRequest) -> Iterator[tuple[Stage, bool]]:
+    """A stage of the test's own, its daemon not yet started, and whether its environments have cgroups."""
+    grouped: bool = request.param == "with cgroups"
+    if grouped:
+        if (tried := Cgroup.make()) is None:
+            pytest.skip("no cgroup v2 with cgroup.kill that this process may make cgroups in")
+        tried.end()
+    with stage() as made:
+        if not grouped and (trouble := made.daemon.without_cgroups()):
+            pytest.skip(trouble)
+        yield made, grouped
+
+
+def has_cgroup(keeper: int) -> bool:
+    """Whether an environment of a keeper is in a cgroup of its own."""
+    found = ""
+    for pid in reaper.descendants(keeper):
+        with contextlib.suppress(OSError):
+            found += Path(f"/proc/{pid}/cgroup").read_text()
+    return f"/{PREFIX}{keeper}-" in found
+
+
+async def test_a_stop_and_an_end_end_what_is_never_the_same_process_for_long(
+    apart: tuple[Stage, bool],
+) -> None:
+    made, grouped = apart
+    await made.daemon.start()
+    async with driver(made) as on:
+        word = token()
+        starts = ""
+        for number, program in enumerate((HOPPER, LEAVER, NESTED)):
+            (made.folder / f"{number}.py").write_text(program)
+            starts += f"{sys.executable} -S {number}.py {word} >told 2>&1 & "
+        await made.mock.config(calls=1, worker="local", code=f"{starts}read _ <told; echo on; sleep {word}")
+        with told(made.folder) as fd:
+            session = await begun(on)
+            assert await asyncio.to_thread(has_cgroup, made.keeper()) == grouped
+            await stopped(on, session)
+            assert nobody_writes(fd)
+            assert processes(word) == []
+            result = [record for record in made.daemon.file(session) if record.kind == "result"][-1]
+            assert "could not be ended" not in result.text()
+            other = await begun(on)
+            async with asyncio.timeout(PROMISE):
+                status, said = await on.raw("POST", f"/sessions/{other}/end", params={"via": VIA})
+            assert status == 204, said
+            await becomes(lambda: nobody_writes(fd), "none of them is left")
+
+
+async def begun(on: Driver) -> str:
+    """A new session whose first call has printed something."""
+    session = await on.session()
+    async with on.outputs(session) as printed:
+        await on.post(session, f"[[conv:{session}]] Go.")
+        await printed
+    return session
 
 
 @pytest.mark.campaign
