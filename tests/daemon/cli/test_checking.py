@@ -4,7 +4,7 @@ import pytest
 
 from daemon.protocol import api
 from daemon.verbs import checking
-from tests.daemon.cli.saying import Said
+from tests.daemon.cli.saying import CONTROL, Said
 from tests.running import Place
 
 REPAIRS = (
@@ -94,6 +94,20 @@ def test_a_session_that_is_over_gives_1_and_says_why(said: Said) -> None:
     assert said("check", id, "--json", code=1) == ""
 
 
+def test_a_file_that_is_damaged_from_its_start_is_told_without_false_hope(said: Said, there: Place) -> None:
+    id = "00000000000000ee"
+    (there.data / "sessions").mkdir(exist_ok=True)
+    (there.data / "sessions" / f"{id}.state").write_bytes(b"{")
+    shown = said("info", id)
+    assert "damage   record 1 at byte 0" in shown
+    assert "updated" not in shown
+    assert "no n would do" in said("fork", id, code=3)
+    assert json.loads(there.outrider("check", id, "--json").stdout)["why"] == [
+        "the file is damaged at record 1 (the file ends inside it): nothing before it is enough for a copy; "
+        "make a new session"
+    ]
+
+
 def test_what_cannot_be_checked_names_the_fix(said: Said) -> None:
     id = said("new", "--model", "rehearsal/echo").strip()
     assert "give one of them" in said("check", id, "--model", "a/b", "--provider", "a", code=2)
@@ -101,3 +115,11 @@ def test_what_cannot_be_checked_names_the_fix(said: Said) -> None:
     assert "there are rehearsal" in said("check", id, "--provider", "openai-chat", code=2)
     assert "nobody/x" in said("check", id, "--model", "nobody/x", code=3)
     assert "no session" in said("check", "0" * 16, code=3)
+
+
+def test_a_hostile_daemons_words_reach_no_terminal_raw(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "a\x1b[2J\x9b\r\u202e"
+    checking._show(
+        api.Check(evil, "closed", evil, False, 3, (evil,), (evil,), (evil,), (api.Repair(evil, 1),))
+    )
+    assert not CONTROL.search(capsys.readouterr().out)
