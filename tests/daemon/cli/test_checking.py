@@ -102,10 +102,10 @@ def test_a_file_that_is_damaged_from_its_start_is_told_without_false_hope(said: 
     assert "damage   record 1 at byte 0" in shown
     assert "updated" not in shown
     assert "no n would do" in said("fork", id, code=3)
-    assert json.loads(there.outrider("check", id, "--json").stdout)["why"] == [
-        "the file is damaged at record 1 (the file ends inside it): nothing before it is enough for a copy; "
-        "make a new session"
-    ]
+    (why,) = json.loads(there.outrider("check", id, "--json").stdout)["why"]
+    assert why.startswith(
+        "the file is damaged at record 1 (the file ends inside it): nothing before it is enough"
+    )
 
 
 def test_what_cannot_be_checked_names_the_fix(said: Said) -> None:
