@@ -9,6 +9,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 ALWAYS: Final = ("HOME",)  # without it code would not be at home where the worker is
+INTERPRETERS: Final = ("bash", "python", "node")  # that a worker can have, beside Jupyter kernels
+KERNELS: Final = (
+    "jupyter:"  # what the names of those begin with: a kernel called `bash` is another than our bash
+)
 Text = Annotated[str, Meta(min_length=1)]
 
 
@@ -48,7 +52,16 @@ class Allowance(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 def checked(given: Allowance) -> Allowance:
-    """`given` with its folders from the root on, `~` expanded. Raises AllowanceError."""
+    """`given` with its folders from the root on, `~` expanded. Raises AllowanceError.
+
+    An interpreter that there can be and that is not installed is for the worker to find out.
+    """
+    for name in given.interpreters or ():
+        if name not in INTERPRETERS and not (name.startswith(KERNELS) and name != KERNELS):
+            raise AllowanceError(
+                f"worker.interpreters: there is no interpreter {name!r}; there are {', '.join(INTERPRETERS)} and "
+                f"{KERNELS}NAME, for a Jupyter kernel"
+            )
     return msgspec.structs.replace(
         given, read=_folders("read", given.read), write=_folders("write", given.write)
     )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from daemon.allowance import KERNELS
 from daemon.worker import jupyter, login
 from daemon.worker.bash import Bash
 from daemon.worker.environment import Environment, Spawn
@@ -25,6 +26,6 @@ def find(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def make(name: str, cwd: str, environ: Mapping[str, str], spawn: Spawn) -> Environment:
     """A new environment of one of them, not yet started, in a folder that exists."""
-    if name.startswith(jupyter.PREFIX):
+    if name.startswith(KERNELS):
         return Kernel(name, cwd, environ, spawn)
     return {PYTHON: Python, NODE: Node}.get(name, Bash)(cwd, environ, spawn)

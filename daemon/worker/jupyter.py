@@ -10,13 +10,13 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from daemon.allowance import KERNELS
 from daemon.protocol.frames import Image
 from daemon.worker import login
 from daemon.worker.environment import Spawn
 from daemon.worker.interpreter import GATE, Interpreter
 from daemon.worker.program import STATUS_FD
 
-PREFIX: Final = "jupyter:"  # of an interpreter's name: a kernel called `bash` is another than our bash
 SCRIPT: Final = str(Path(__file__).with_name("kernels.py"))
 CLIENT: Final = "jupyter_client"  # of the extra `jupyter`; this process never imports it
 START_WAIT: Final = 60.0  # seconds to come up: some kernels compile first
@@ -29,7 +29,7 @@ def names(env: Mapping[str, str]) -> tuple[str, ...]:
     if importlib.util.find_spec(CLIENT) is None:
         return ()
     said = login.output([sys.executable, "-I", SCRIPT, "--list"], env)
-    return tuple(PREFIX + name for name in said.decode().split())
+    return tuple(KERNELS + name for name in said.decode().split())
 
 
 class Kernel(Interpreter):
@@ -46,7 +46,7 @@ class Kernel(Interpreter):
 
     async def _start(self) -> tuple[str, ...]:
         env = await asyncio.to_thread(login.environment, self._environ)
-        await self._come_up(sys.executable, ["-I", SCRIPT, self.NAME.removeprefix(PREFIX)], env)
+        await self._come_up(sys.executable, ["-I", SCRIPT, self.NAME.removeprefix(KERNELS)], env)
         return ()
 
     def _order(self, number: int, code: Path) -> bytes:

@@ -169,6 +169,11 @@ class Keeper:
             log.info("allowed from now on: %s", msgspec.json.encode(allowed).decode())
             self.runs.allowed = allowed
             self._access = access.Access(allowed, self.scratch)
+            for name in self.runs.missing:
+                log.warning(
+                    "worker.interpreters allows %s, which is not there: install it, start the worker anew",
+                    name,
+                )
 
     def hello(self) -> frames.Hello:
         """What this worker is and still knows."""

@@ -53,6 +53,11 @@ class Runs:
             return self._found
         return tuple(name for name in self.allowed.interpreters if name in self._found)
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The interpreters that are allowed and not there."""
+        return tuple(name for name in self.allowed.interpreters or () if name not in self._found)
+
     def run(self, peer: Peer, frame: frames.Run, code: bytes) -> None:
         """Answer a `run`: begin it, or attach to what has its name."""
         key = (frame.session, frame.call)

@@ -299,11 +299,21 @@ def test_a_worker_allows_what_its_section_says(home: Path) -> None:
     assert config.worker({"HOME": str(home)}, system_file=home / "etc.toml") == allowed
 
 
+def test_a_worker_may_allow_an_interpreter_that_is_not_installed(home: Path) -> None:
+    write(home, '[worker]\ninterpreters = ["node", "jupyter:ir"]\n')
+    assert load(home).worker.interpreters == ("node", "jupyter:ir")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("interpreter = []", "no worker.interpreter (did you mean 'interpreters'?)"),
         ('interpreters = "bash"', "worker.interpreters"),
+        (
+            'interpreters = ["bash", "foo"]',
+            "worker.interpreters: there is no interpreter 'foo'; there are bash, python, node and jupyter:NAME",
+        ),
+        ('interpreters = ["jupyter:"]', "worker.interpreters: there is no interpreter 'jupyter:'"),
         ("seconds = -1", "worker.seconds"),
         ('read = ["src"]', "worker.read: 'src' is not a path from the root on"),
         ('write = ["a\\u0000"]', "worker.write"),

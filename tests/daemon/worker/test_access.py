@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from daemon.allowance import Allowance
+from daemon.allowance import INTERPRETERS, Allowance
 from daemon.protocol import frames
-from daemon.worker import access, files, keeper
+from daemon.worker import access, files, interpreters, keeper
 from daemon.worker.access import Access
 from daemon.worker.keeper import SOCKET, Keeper
 from daemon.worker.reading import Reading
@@ -165,6 +165,19 @@ async def test_a_run_is_ended_at_the_workers_own_time(keeper: Keeper) -> None:
         assert "allows 0.2 seconds a run (`seconds` in its [worker])" in ran.notes
         ran = await dial.run("sleep 60", timeout=0.1)
         assert (ran.end.stopped, ran.notes) == ("timeout", "")
+
+
+async def test_an_interpreter_that_is_allowed_and_not_there_is_told_in_the_log(
+    keeper: Keeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with await allowing(keeper, interpreters=("bash", "jupyter:none")) as dial:
+        assert dial.hello.interpreters == ("bash",)
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said.startswith("worker.interpreters allows jupyter:none, which is not there")
+
+
+def test_the_interpreters_that_can_be_allowed_are_those_that_there_are() -> None:
+    assert {interpreters.BASH, interpreters.PYTHON, interpreters.NODE} == set(INTERPRETERS)
 
 
 async def test_more_runs_than_the_worker_allows_are_refused(keeper: Keeper) -> None:

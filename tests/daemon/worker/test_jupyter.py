@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from daemon.allowance import KERNELS
 from daemon.worker import interpreter, interpreters, jupyter
 from daemon.worker.keeper import SOCKET, Keeper
 from tests.daemon.worker.dialing import Dial, Ran, Refused
@@ -83,7 +84,7 @@ def test_installed_kernels_are_listed_under_names_of_their_own(kernels: Path) ->
     found = interpreters.find(os.environ)
     assert found[0] == "bash"
     assert {"jupyter:bash", "jupyter:tested"} <= set(found)
-    own = [name for name in found if name.startswith(jupyter.PREFIX + "python3")]
+    own = [name for name in found if name.startswith(KERNELS + "python3")]
     assert own == [], "this project's own environment has one, which is never taken"
 
 
