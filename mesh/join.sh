@@ -482,12 +482,23 @@ if status=$(look); then
   say 'the worker is already there and connected; nothing was started'
   exit 0
 fi
-if [ -n "$before" ]; then
+case $before,$status in
+,*) start_worker ;;
+*'does not know this machine'*) # what runs there goes on, under its keeper
+  say 'the harness does not know the worker that is here any more: that one ends, and joins anew'
+  kill "$before" 2>/dev/null
+  tries=0
+  while kill -0 "$before" 2>/dev/null && [ $tries -lt 20 ]; do
+    sleep 1
+    tries=$((tries + 1))
+  done
+  start_worker
+  ;;
+*)
   say "the worker (pid $before) is already there and dials; nothing was started"
   pid=$before
-else
-  start_worker
-fi
+  ;;
+esac
 
 waited=0
 until status=$(look); do

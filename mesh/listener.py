@@ -210,7 +210,8 @@ class _Listener:
         async with self._joining:
             reply = await asyncio.to_thread(asked, bytes(body), request.remote or "")
             if reply.fault:
-                log.error("a machine could not join", address=request.remote, why=reply.fault)
+                whose = (request.remote or "").removeprefix("::ffff:")
+                log.error("a machine could not join", address=whose, why=reply.fault)
             if reply.status == 200:
                 await self._joined(reply)
         headers = {"Retry-After": str(reply.retry_after)} if reply.retry_after else {}

@@ -48,6 +48,10 @@ GREET_EVERY: Final = (
     10.0  # seconds between two handshakes out of turn: what is lost meanwhile is another thing
 )
 UP_AGAIN: Final = 5.0  # seconds until an interface is tried again that could not be made anew
+UNKNOWN: Final = (  # join.sh looks for its beginning
+    "; it does not know this machine: it has lost its registry, or is an older copy. To join anew, end this worker and "
+    "use a token of `outrider token new` there"
+)
 
 log = logging.getLogger(__name__)
 
@@ -292,9 +296,7 @@ class Member:
                 await asyncio.to_thread(identity.save, self._folder, gone)
                 self._over.set()
             elif answer is None:
-                self._unknown = (
-                    "; it does not know this machine: it has lost its registry, or is an older copy"
-                )
+                self._unknown = UNKNOWN
             elif (renewed := asking.renewed(before, answer, place)) != before:
                 await asyncio.to_thread(identity.save, self._folder, renewed)
                 self._membership = renewed

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from daemon.worker import station
+from daemon.worker.station import Standing
 from tests.e2e import driving
 from tests.e2e.driving import pause
 from tests.e2e.meshing import Housed
@@ -102,6 +104,15 @@ class Joiner:
         found: dict[str, Any] = json.loads(said.stdout)
         return found
 
+    def stands(self) -> Standing:
+        """The same, without a process of its own for the question, for what is asked over and over."""
+        return asyncio.run(station.look(self.home / ".local/state/outrider/workers" / self.name))
+
+    def goes(self) -> str:
+        """By which way its packets go, empty while no link runs."""
+        mesh = self.stands().mesh
+        return "" if mesh is None else mesh.path
+
     def log(self) -> str:
         return self.log_file.read_text()
 
@@ -136,7 +147,7 @@ async def until(what: Callable[[], Any], why: str) -> Any:
 
 async def goes(machine: Joiner, path: str) -> None:
     """Wait until a machine says that its packets go this way, which it looks at once a second."""
-    await until(lambda: machine.status()["mesh"]["path"] == path, f"its packets go {path}")
+    await until(lambda: machine.goes() == path, f"its packets go {path}")
 
 
 async def connected(hub: Housed, name: str) -> dict[str, Any]:

@@ -64,7 +64,8 @@ if verb == ["worker", "status"]:
         alive = b""
     if not alive or os.fsencode(sys.argv[-1]) not in alive.split(bytes(1)):  # another's folder
         sys.exit("no worker has ever worked there")
-    print("state " + ("connected" if mode == "connect" else "dialing, reason the hub is away"))
+    away = "it does not know this machine" if mode == "forgotten" else "the hub is away"
+    print("state " + ("connected" if mode == "connect" else f"dialing, reason {away}"))
     sys.exit(mode != "connect")
 if verb == ["worker", "down"]:
     (stub / "downed").write_text("")
@@ -93,6 +94,8 @@ said = {
 if mode == "refuse":
     print("refused: this token joins no more machines", file=sys.stderr)
     sys.exit(3)
+if mode == "forgotten" and (stub / "started").exists():
+    (stub / "mode").write_text("connect")
 with (stub / "started").open("a") as file:
     file.write(json.dumps(said) + chr(10))
 (stub / "pid.new").write_text(str(os.getpid()))
@@ -319,6 +322,20 @@ async def test_a_worker_that_ends_as_it_hears_that_it_was_removed_makes_way_for_
         installed.end()
         assert await installed.finish(process) == 0, installed.output
     assert "that worker has ended\nThe worker is started" in installed.output
+    assert [json.loads(start)["token"] for start in installed.starts()] == [f"{TOKEN}\n", "orj_another\n"]
+
+
+async def test_a_worker_that_its_harness_does_not_know_any_more_joins_anew(
+    installed: Machine, wheel: Wheel
+) -> None:
+    installed.mode("forgotten")
+    async with served(installed, wheel):
+        assert await installed.run(TOKEN, "--wait=0") == 1, installed.output
+        old = installed.pid
+        assert await installed.run("orj_another") == 0, installed.output
+    assert "joins anew" in installed.output
+    assert old != installed.pid
+    assert not Path(f"/proc/{old}").exists() or not Path(f"/proc/{old}/cmdline").read_bytes()
     assert [json.loads(start)["token"] for start in installed.starts()] == [f"{TOKEN}\n", "orj_another\n"]
 
 
