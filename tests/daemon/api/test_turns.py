@@ -222,7 +222,7 @@ async def test_what_a_full_disk_refuses_is_507_and_takes_no_place(path: Path) ->
         for _ in range(3):
             assert (await s.call("POST", f"{V1}/{id}/turns", {"input": "x"}))[0] == 507
             assert s.served.drain.turns.running == 0
-            await s.b.harness.rested(id)  # until then it is busy, which is a 409
+            await ended("session ")  # until then it is busy, which is a 409
         disk.error = None
         await s.b.harness.end(id, "me")
         folder = path.parent / "d/sessions"
