@@ -1,6 +1,7 @@
 """Which interpreters a worker has, and an environment of each."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from daemon.allowance import KERNELS
@@ -24,8 +25,8 @@ def find(environ: Mapping[str, str]) -> tuple[str, ...]:
     return (BASH, *python, *node, *jupyter.names(env))
 
 
-def make(name: str, cwd: str, environ: Mapping[str, str], spawn: Spawn) -> Environment:
-    """A new environment of one of them, not yet started, in a folder that exists."""
+def make(name: str, cwd: str, environ: Mapping[str, str], spawn: Spawn, own: Path) -> Environment:
+    """A new environment of one of them, not yet started, in a folder that exists; `own` is for what it writes."""
     if name.startswith(KERNELS):
-        return Kernel(name, cwd, environ, spawn)
+        return Kernel(name, cwd, environ, spawn, own)
     return {PYTHON: Python, NODE: Node}.get(name, Bash)(cwd, environ, spawn)

@@ -213,6 +213,11 @@ def code_path(folder: Path, session: str, interpreter: str) -> Path:
     return folder / folder_name(session) / f".code-{folder_name(interpreter)}"
 
 
+def environment_path(folder: Path, session: str, interpreter: str) -> Path:
+    """Where an environment keeps files of its own: gone with the last call of its session that is known."""
+    return folder / folder_name(session) / f".environment-{folder_name(interpreter)}"
+
+
 def is_there(path: str) -> bool:
     """Whether something stands at a path, be it a link to nothing. Raises OSError where nobody can say."""
     try:

@@ -32,6 +32,18 @@ def names(env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(KERNELS + name for name in said.decode().split())
 
 
+def places(env: Mapping[str, str], own: Path) -> dict[str, str]:
+    """Variables that keep what Jupyter and IPython write in an environment's own folder, not in the operator's home.
+
+    Whoever has an IPython folder has its profile in it, so that one stays. Blocks. Raises OSError.
+    """
+    home = Path(env.get("HOME", "/"))
+    theirs = ("IPYTHONDIR" in env, (home / ".ipython").exists(), (home / ".config/ipython").exists())
+    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = {"JUPYTER_RUNTIME_DIR": str(own / "runtime")}
+    return found if any(theirs) else found | {"IPYTHONDIR": str(own / "ipython")}
+
+
 class Kernel(Interpreter):
     """The kernel is the interpreter, our process a wrapper around it. GATE has a kernel that was halted go on."""
 
@@ -39,13 +51,15 @@ class Kernel(Interpreter):
     ENDED_BY: ClassVar = "the code or the kernel did that"
     STOPS: ClassVar = (GATE, GATE, GATE)
 
-    def __init__(self, name: str, cwd: str, environ: Mapping[str, str], spawn: Spawn) -> None:
+    def __init__(self, name: str, cwd: str, environ: Mapping[str, str], spawn: Spawn, own: Path) -> None:
         super().__init__(cwd, spawn)
         self.NAME = name
         self._environ = environ
+        self._own = own
 
     async def _start(self) -> tuple[str, ...]:
         env = await asyncio.to_thread(login.environment, self._environ)
+        env |= await asyncio.to_thread(places, env, self._own)
         await self._come_up(sys.executable, ["-I", SCRIPT, self.NAME.removeprefix(KERNELS)], env)
         return ()
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.paths import jupyter_runtime_dir
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 PR_SET_PDEATHSIG = 1
@@ -56,6 +57,13 @@ def installed() -> list[str]:
     ]
 
 
+def connection_file() -> str:
+    """Where it is written how the kernel is reached: else that is a file of its own in /tmp, which nobody removes."""
+    folder = jupyter_runtime_dir()
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return os.path.join(folder, f"kernel-{os.getpid()}.json")
+
+
 def end_with_parent() -> None:
     """Have the kernel end when this process does, however that is."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -85,7 +93,9 @@ class Driver:
         self.reply: int | None = None  # its status, once the kernel has said it
         self.idle = False  # the kernel has said that all of its output is out
         self.stopping: asyncio.TimerHandle | None = None
-        self.manager = AsyncKernelManager(kernel_name=name, kernel_spec_manager=specs())
+        self.manager = AsyncKernelManager(
+            kernel_name=name, kernel_spec_manager=specs(), connection_file=connection_file()
+        )
         self.tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from daemon.worker import interpreters, surroundings
 from daemon.worker.environment import Ended, Environment, Spawn
 from daemon.worker.going import Run
-from daemon.worker.journal import Journal
+from daemon.worker.journal import Journal, environment_path
 from daemon.worker.patience import limited
 from daemon.worker.refusal import Refusal
 
@@ -84,7 +84,8 @@ class Slots:
                     slot.reset or known[run.interpreter] or "the worker's keeper ended and was started again"
                 )
         cwd = await limited(start_folder, run.frame.cwd)
-        environment = interpreters.make(run.interpreter, cwd, self._environ(), self._spawn)
+        own = environment_path(self._journal.folder, session, run.interpreter)
+        environment = interpreters.make(run.interpreter, cwd, self._environ(), self._spawn, own)
         slot.environment = environment
         for old in [one for one in slot.retired if one.gone]:
             await old.kill("")

@@ -94,6 +94,27 @@ def test_a_worker_that_uses_no_kernel_never_loads_jupyter() -> None:
     assert said.stdout == "set()\n"
 
 
+async def test_a_kernel_writes_nothing_into_the_operators_home(
+    kernel: Kernel, home: Path, scratch: Path
+) -> None:
+    def there() -> set[Path]:
+        return {path for path in home.rglob("*") if "__pycache__" not in path.parts}
+
+    before = there()
+    ran = await kernel("import IPython.paths\nIPython.paths.get_ipython_dir()")
+    own = scratch / "runs/s/.environment-jupyter:tested"
+    assert ran.text == f"{str(own / 'ipython')!r}\n"
+    assert list((own / "runtime").glob("*.json")), "how the kernel is reached"
+    assert there() == before
+
+
+async def test_a_kernel_has_the_operators_own_profile_of_ipython(kernel: Kernel, home: Path) -> None:
+    startup = home / ".ipython/profile_default/startup"
+    startup.mkdir(parents=True)
+    (startup / "first.py").write_text("mine = 5\n")
+    assert (await kernel("mine")).text == "5\n"
+
+
 async def test_output_values_errors_and_state_come_back(kernel: Kernel, tmp_path: Path) -> None:
     ran = await kernel(
         "import os, sys\nx = 5\nprint('out')\nprint('err', file=sys.stderr)\nos.getcwd()", cwd=str(tmp_path)
