@@ -73,7 +73,8 @@ async def _end_tasks(
     here = {id: task for id, task in tasks.items() if pool.hello(worker.get(id, "")) is not None}
     # A worker that is away is told too, as soon as it is back: its runs would go on otherwise.
     if named := [id for id in tasks if worker.get(id)]:
-        await _ask([pool.interrupt(worker[id], session.id, id) for id in named])
+        # The last first: one that waits for another would else begin in between.
+        await _ask([pool.interrupt(worker[id], session.id, id) for id in reversed(named)])
     if here:
         await asyncio.wait(here.values(), timeout=INTERRUPT_TIME)
     if stuck := [id for id, task in here.items() if not task.done()]:

@@ -1,7 +1,7 @@
 """The harness on a real data folder, with a provider and workers that do what the test says."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -242,6 +242,29 @@ async def test_stop_interrupts_a_call_and_its_real_result_is_kept(store: Store) 
         assert pool.interrupted == ["c"]
         assert (await b.kinds(id))[-2:] == ["result", "error"]
         assert "so far\n[stopped on request]" in (await b.bodies(id, "result"))[0]
+
+
+async def test_stop_tells_those_that_wait_before_the_one_they_wait_for(store: Store) -> None:
+    pool, begun = FakePool("w"), asyncio.Barrier(4)
+    ended = {call: asyncio.Event() for call in "abc"}
+
+    def until_interrupted(call: str) -> Callable[[], Awaitable[Output]]:
+        async def wait() -> Output:
+            await begun.wait()
+            await ended[call].wait()
+            return Output(b"", None, stopped="interrupt")
+
+        return wait
+
+    pool.does = {call: until_interrupted(call) for call in "abc"}
+    pool.on_interrupt = lambda call: ended[call].set()
+    answer = says(*(run(call, call) for call in "abc"), end="calls")
+    async with bench(store, FakeProvider(answer), pool) as b:
+        id = await b.session()
+        await begun.wait()
+        await b.harness.stop(id, "alice")
+        assert pool.interrupted == ["c", "b", "a"]
+        assert (await b.kinds(id))[-4:] == ["result", "result", "result", "error"]
 
 
 async def test_stop_kills_what_does_not_take_an_interrupt(
