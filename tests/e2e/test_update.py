@@ -106,6 +106,7 @@ async def test_runs_that_go_through_an_update_happen_once_and_give_their_results
         )
 
 
+@pytest.mark.campaign
 async def test_a_link_that_is_killed_while_it_updates_is_the_old_release_and_begins_anew(here: Stage) -> None:
     async with driver(here) as on, cut_off(here) as (one, net):
         # While its wheel comes.
@@ -151,6 +152,7 @@ async def test_a_link_that_is_killed_at_any_moment_of_an_update_is_one_release_o
             assert info.release == new
 
 
+@pytest.mark.campaign
 async def test_an_update_whose_connection_is_cut_is_fetched_again(here: Stage) -> None:
     async with driver(here) as on, cut_off(here) as (one, net):
         net.most = 100_000
@@ -222,6 +224,7 @@ async def test_a_worker_whose_operator_allows_no_update_stays_what_it_is(here: S
             assert not (one.scratch / install.FOLDER).exists()
 
 
+@pytest.mark.campaign
 async def test_a_worker_of_another_protocol_is_refused_until_it_has_updated_itself(here: Stage) -> None:
     source = here.folder / "tree/daemon/protocol/frames.py"
     changed = source.read_text().replace("PROTOCOL: Final = 1\n", "PROTOCOL: Final = 2\n")
@@ -239,6 +242,7 @@ async def test_a_worker_of_another_protocol_is_refused_until_it_has_updated_itse
             await updated(on, one)
 
 
+@pytest.mark.campaign
 async def test_a_release_that_does_not_start_any_more_is_left_for_what_was_installed(here: Stage) -> None:
     async with driver(here) as on:
         with far(here) as one:

@@ -117,10 +117,10 @@ def test_bytes_that_a_model_cannot_give_are_named() -> None:
 
 
 def test_a_large_file_with_very_many_places_is_edited_in_one_pass() -> None:
-    data = b"ab\r\n" * 1_000_000
+    data = b"ab\r\n" * 200_000
     edited, lines = apply(data, "ab", "c", every=True)
-    assert edited == b"c\r\n" * 1_000_000
-    assert lines[-1] == 1_000_000
+    assert edited == b"c\r\n" * 200_000
+    assert lines[-1] == 200_000
 
 
 @given(st.lists(st.sampled_from(["a", "b", "", "a\rb", "é"]), min_size=1, max_size=8), st.data())
