@@ -1,6 +1,7 @@
 """Send a request to its provider and stream what comes back, tried again where that helps."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Final, Protocol, runtime_checkable
@@ -256,10 +257,20 @@ def translated(error: Exception) -> ProviderError:
             return ProviderError(f"no secure connection to the provider: {said}", code="tls")
         case aiohttp.ClientPayloadError():
             return errors.cut(said)
-        case aiohttp.ClientConnectorError() | aiohttp.ServerTimeoutError():
+        case aiohttp.ClientConnectorError():
+            what = "the proxy" if isinstance(error, aiohttp.ClientProxyConnectionError) else "the provider"
+            place = f"{error.host}:{error.port}: {_reason(error.os_error)}"
+            return ProviderError(f"{what} cannot be reached: {place}", code="connection", retryable=True)
+        case aiohttp.ServerTimeoutError():
             return ProviderError(f"the provider cannot be reached: {said}", code="connection", retryable=True)
         case _:
             return ProviderError(f"the connection broke: {said}", code="connection", retryable=True)
+
+
+def _reason(error: OSError) -> str:
+    """Why there is no connection, in the system's words where it has some."""
+    known = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+    return " ".join((known or str(error)).split()) or type(error).__name__
 
 
 def hide(error: ProviderError, request: Request) -> ProviderError:

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Final
 
 import aiohttp
+from msgspec import structs
 
 from daemon.chain import Context, Text, Turn
 from daemon.protocol import api, records
@@ -43,10 +44,21 @@ FIXES: Final[Mapping[str, str]] = {  # by the code of a ProviderError
 }
 
 
+OURS: Final = "look at the network of the daemon's machine: its DNS, its firewall, the proxy that it needs"
+
+
 async def probe(
-    provider: Provider, model: Model, http: aiohttp.ClientSession | None, limit: float = api.TEST_LIMIT
+    provider: Provider,
+    model: Model,
+    http: aiohttp.ClientSession | None,
+    limit: float = api.TEST_LIMIT,
+    *,
+    vendors: bool = False,
 ) -> api.Tested:
-    """What came of one request to `model`, tried once; within `limit` seconds. Never raises ProviderError."""
+    """What came of one request to `model`, tried once; within `limit` seconds. Never raises ProviderError.
+
+    `vendors`: it is asked at its vendor's own address, which is there, and is none that anybody wrote down wrong.
+    """
     name = f"{provider.name}/{model.name}"
     start = time.monotonic()
     first: float | None = None
@@ -68,7 +80,8 @@ async def probe(
     except TimeoutError:
         return _failed(name, start, "timeout", f"no whole answer within {limit:g} s")
     except ProviderError as error:
-        return _failed(name, start, error.code, error.message.removesuffix("; tried 1 times"))
+        got = _failed(name, start, error.code, error.message.removesuffix("; tried 1 times"))
+        return structs.replace(got, fix=OURS) if vendors and error.code == "connection" else got
     seconds = time.monotonic() - start
     if outcome is None:
         return _failed(name, start, "provider", "the provider's answer had no end")

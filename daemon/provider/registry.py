@@ -157,6 +157,11 @@ class Registry:
         found, model = resolve(name, self.providers)
         return found, structs.replace(model, price=self._price(provider, model))
 
+    def check(self, provider: str) -> None:
+        """Raises ProviderError where there is no provider of this name."""
+        if provider not in self.providers and provider not in self._unserved:
+            raise ProviderError(f"there is no provider {provider!r}; {_there(self.providers)}", code="model")
+
     def models(self, provider: str) -> list[Model]:
         """The models that a provider is known to serve, best first, with their prices."""
         known = self.providers[provider].models() if provider in self.providers else ()

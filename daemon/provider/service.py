@@ -145,11 +145,13 @@ class Providers:
             await self.refresh()
         registry = self._registry
         first = next((known.name for known in registry.models(name)), "")
-        if name in registry.providers and not (model or first):
+        registry.check(name)
+        if not (model or first) and name in registry.providers:
             what = f"{name} lists no model; name one: `outrider providers test {name}/MODEL`"
             raise ProviderError(what, code="model")
-        provider, known = registry.resolve(f"{name}/{model or first or 'x'}")
-        return await probing.probe(provider, known, self._http)
+        provider, known = registry.resolve(f"{name}/{model or first or '-'}")
+        entry = registry.entries.get(name)
+        return await probing.probe(provider, known, self._http, vendors=entry is None or not entry.url)
 
     async def scan(self, ports: Sequence[int]) -> list[api.Found]:
         """The servers of models at these ports of this machine; none are the usual ones."""

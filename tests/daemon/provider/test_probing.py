@@ -119,8 +119,11 @@ async def test_a_refusal_is_told_in_the_providers_words_with_what_to_do(
 async def test_a_server_that_is_not_there_is_told_so(unused_tcp_port: int) -> None:
     async with open_session() as http:
         got = await probe(provider(f"http://127.0.0.1:{unused_tcp_port}/v1"), Model("m"), http)
+        ours = await probe(provider(f"http://127.0.0.1:{unused_tcp_port}/v1"), Model("m"), http, vendors=True)
     assert (got.ok, got.code) == (False, "connection")
+    assert got.message == f"the provider cannot be reached: 127.0.0.1:{unused_tcp_port}: Connection refused"
     assert "start the server" in got.fix
+    assert "DNS" in ours.fix
 
 
 async def test_a_server_that_does_not_come_to_an_end_is_left(server: Server) -> None:
@@ -148,7 +151,7 @@ async def test_a_daemon_tries_the_first_model_unless_one_is_named(server: Server
         providers.use(http)
         assert (await providers.test("mine", "")).model == "mine/first"
         assert (await providers.test("mine", "other")).model == "mine/other"
-        with pytest.raises(ProviderError, match="there is no provider 'nobody'"):
+        with pytest.raises(ProviderError, match=r"^there is no provider 'nobody'; there are mine, rehearsal"):
             await providers.test("nobody", "")
         await providers.set("empty", ProviderSetting("openai-chat", server.url))
         with pytest.raises(ProviderError, match=r"empty lists no model; name one: .* empty/MODEL"):
