@@ -8,10 +8,11 @@ MAX_CHARS: Final = 64 << 10
 TITLE: Final = 200  # characters of a title line
 UNITS: Final = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
-# C0 and C1 controls, DEL, line and paragraph separators, direction overrides, interlinear marks, tag
-# characters, lone surrogates: all that moves the cursor, hides text, cannot be encoded. Tab and newline stay.
+# C0 and C1 controls, DEL, line and paragraph separators, direction overrides, spaces and operators of no width,
+# interlinear marks, tag characters, lone surrogates: all that moves the cursor, hides text or is hidden, cannot be
+# encoded. Tab and newline stay, and joiners and marks that scripts are written with.
 _UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufff9-\ufffb"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u180e\u200b\u2028\u2029\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f\ud800-\udfff]"
 )
 _LINE: Final = {ord("\t"): None, ord("\n"): None}

@@ -1,7 +1,7 @@
 """The terminal UI's app: one daemon watched, its sessions opened, what is posted sent, every error told in a line."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,13 +9,14 @@ from typing import Any, ClassVar, Final, assert_never
 
 import msgspec
 from textual.binding import BindingType
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.timer import Timer
 
 from daemon.client import ApiFailure, Back, Client, Lost, Watched
 from daemon.plain import line
 from daemon.protocol import api
-from tui import keymap, palette, patches, places, words
+from tui import colours, keymap, palette, patches, places, themes, words
 from tui.deeds import Deeds, Given
 from tui.desk import Chip, Desk, Prefs, Unsent
 from tui.doing import Doing
@@ -33,6 +34,7 @@ KEY: Final = "OUTRIDER_KEY"
 KEYLESS: Final = 401
 TOASTS: Final = 3  # at once; more are counted
 THEME: Final = "textual-dark"
+FEW: Final = {"standard": "ansi-dark"}  # the theme to begin with where the terminal has not enough for that
 
 
 class OutriderApp(Deeds):
@@ -84,10 +86,19 @@ class OutriderApp(Deeds):
         for own in given.themes:
             self.register_theme(own)
         theme = given.theme or desk.prefs.theme
-        self.theme = theme if theme in self.available_themes else THEME
+        usual = FEW.get(given.colours, THEME)
+        self.theme = theme if theme in self.available_themes else usual
 
     def get_default_screen(self) -> Screen[Any]:
         return SessionsScreen()
+
+    def get_css_variables(self) -> dict[str, str]:
+        variables = colours.readable(super().get_css_variables(), themes.chosen(self.current_theme))
+        self.theme_variables = variables
+        return variables
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return colours.filters(super().get_line_filters(), self.native_ansi_color, self.given.colours)
 
     def on_mount(self) -> None:
         patches.ask_for_keys(self)
@@ -113,7 +124,7 @@ class OutriderApp(Deeds):
                     self._take(event)
         except ApiFailure as error:
             here = f"; here {KEY} holds it" if error.status == KEYLESS else ""
-            self._link(error.message + here)
+            self._link(line(error.message, 500) + here)
 
     def _take(self, event: Watched) -> None:
         match event:
@@ -145,7 +156,7 @@ class OutriderApp(Deeds):
             case Lost():
                 self._tries += 1
                 if self._tries > 1 or not self.roster.loaded:  # one that is back at once is not worth a word
-                    self._link(event.why.partition(";")[0])
+                    self._link(line(event.why.partition(";")[0], 500))
                 self.linked.clear()
             case Back():
                 pass  # a State follows

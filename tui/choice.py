@@ -170,8 +170,13 @@ def grouped(providers: api.Providers, words: str = "") -> list[tuple[str, list[a
     """(provider, its models) of those whose name has every word; who is not served or has none is left out."""
     asked = words.lower().split()
     found = []
+    seen: set[str] = set()  # a server may list one twice
     for provider in providers.providers:
-        models = [one for one in provider.models if all(word in one.name.lower() for word in asked)]
+        models = []
+        for one in provider.models:
+            if one.name not in seen and all(word in one.name.lower() for word in asked):
+                seen.add(one.name)
+                models.append(one)
         if provider.served and models:
             found.append((provider.name, models))
     return found

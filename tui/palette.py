@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
 from textual.dom import DOMNode
 
 from daemon.plain import line
@@ -25,6 +26,11 @@ SCREENS: Final = {
 HIDDEN: Final = frozenset({"app.palette"})  # it is open
 
 
+def _plain(text: str) -> str:
+    """A text of which the palette makes no markup: what a title has in brackets would act, or end the app."""
+    return cast(str, Content(text))
+
+
 class _Ours(Provider):
     @property
     def outrider(self) -> "OutriderApp":
@@ -37,8 +43,12 @@ class _Ours(Provider):
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for name, more, run in self._hits():
-            if (score := matcher.match(name)) > 0:
-                yield Hit(score, matcher.highlight(name), run, text=name, help=more)
+            score, places = matcher.fuzzy_search.match(query, name)
+            if score > 0:
+                shown = Content(name)
+                for at in places:
+                    shown = shown.stylize(matcher.match_style, at, at + 1)
+                yield Hit(score, shown, run, text=name, help=_plain(more))
 
 
 class Actions(_Ours):
@@ -46,7 +56,7 @@ class Actions(_Ours):
 
     async def discover(self) -> Hits:
         for name, more, run in self._hits():
-            yield DiscoveryHit(name, run, text=name, help=more)
+            yield DiscoveryHit(Content(name), run, text=name, help=_plain(more))
 
     def _hits(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         nodes: list[DOMNode] = [self.screen, *self.screen.query("*"), self.app]
@@ -83,12 +93,12 @@ class Sessions(_Ours):
         for at, (name, more, run) in enumerate(self._hits()):
             if at == OFFERED:
                 break
-            yield DiscoveryHit(name, run, text=name, help=more)
+            yield DiscoveryHit(Content(name), run, text=name, help=_plain(more))
 
     def _hits(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         for info in self.outrider.roster.rows():
             name = f"go to session {line(words.title(info), 80)}"
-            yield name, f"{info.status} · {info.id}", partial(self.outrider.open_session, info.id)
+            yield name, f"{info.status} · {line(info.id)}", partial(self.outrider.open_session, info.id)
 
 
 class Screens(_Ours):
@@ -96,7 +106,7 @@ class Screens(_Ours):
 
     async def discover(self) -> Hits:
         for name, more, run in self._hits():
-            yield DiscoveryHit(name, run, text=name, help=more)
+            yield DiscoveryHit(Content(name), run, text=name, help=_plain(more))
 
     def _hits(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         yield "go to sessions", "the list", self.outrider.action_sessions

@@ -139,7 +139,7 @@ def _draw_nothing_that_acts() -> None:
     def render(self: Strip, console: Console) -> str:
         if self._render_cache is None and not all(text.isprintable() for text, _, _ in self._segments):
             self._segments = [
-                Segment(text if control else bare(text), style, control)
+                Segment(bare(text) if control is None else text, style, control)
                 for text, style, control in self._segments
             ]
         return original(self, console)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from daemon.plain import tokens
+from daemon.plain import line, tokens
 from daemon.protocol import api
 from daemon.protocol.records import Status
 
@@ -89,7 +89,7 @@ def workers(info: api.Info, absent: tuple[str, ...]) -> str:
 def standing(info: api.Info, waits: tuple[str, ...]) -> str:
     """What a session is doing, as far as its status tells."""
     if waits:
-        return f"waits for {', '.join(waits)}"
+        return line(f"waits for {', '.join(waits)}")
     match info.status:
         case "stepping":
             return "at work"
@@ -104,4 +104,4 @@ def standing(info: api.Info, waits: tuple[str, ...]) -> str:
         case "ended" | "expired":
             return info.status
         case "damaged":
-            return f"its file is damaged: {info.damage}" if info.damage else "its file is damaged"
+            return line(f"its file is damaged: {info.damage}") if info.damage else "its file is damaged"

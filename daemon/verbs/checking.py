@@ -42,7 +42,7 @@ async def _of(client: Client, id: str, provider: str) -> str:
 
 
 def _show(found: api.Check) -> None:
-    by = found.model or "no model"
+    by = line(found.model) or "no model"
     say(f"{by} would accept the next request" if found.accepted else f"{by}: no request would be accepted")
     limit = f" of {tokens(found.context)}" if found.context else ""
     holds = [size(found.bytes)]

@@ -20,6 +20,7 @@ from daemon.worker.station import Standing
 
 PATIENCE: Final = 10.0  # seconds that a daemon has to answer each question
 LOCAL: Final = "local"  # the daemon's own worker
+NAME: Final = 100  # characters of what a check is of
 START: Final = "`{} up` starts it"
 _STYLES: Final = {"ok": "good", "warning": "note", "failing": "failed"}
 
@@ -284,11 +285,12 @@ def _future(newest: Sequence[api.Info]) -> Iterable[Check]:
 
 def _print(found: Sequence[Check]) -> None:
     pen = ink(sys.stdout)
-    widest = max(len(check.name) for check in found)
-    for check in found:
-        before = f"{check.state:<7}  {check.name:<{widest}}  "
+    names = [line(check.name, NAME) for check in found]
+    widest = max(map(len, names))
+    for name, check in zip(names, found, strict=True):
+        before = f"{check.state:<7}  {name:<{widest}}  "
         rows = wrapped(line(check.what, 1000), len(before))
-        say(f"{pen(f'{check.state:<7}', _STYLES[check.state])}  {check.name:<{widest}}  {rows[0]}")
+        say(f"{pen(f'{check.state:<7}', _STYLES[check.state])}  {name:<{widest}}  {rows[0]}")
         for row in rows[1:]:
             say(" " * len(before) + row)
         for row in wrapped(f"→ {line(check.fix, 1000)}", len(before)) if check.fix else ():

@@ -110,7 +110,7 @@ class SettingsScreen(DaemonScreen):
             return
         self._providers = {one.name: one for one in found.providers}
         self.query_one(NamedRows).show([_row(one) for one in found.providers])
-        default = f"new sessions have {found.default} where none is named" if found.default else ""
+        default = f"new sessions have {line(found.default)} where none is named" if found.default else ""
         self.query_one("#said", Static).update(default)
 
     def on_data_table_row_selected(self) -> None:

@@ -22,13 +22,13 @@ class WorkerPick(Horizontal):
     """
 
     def __init__(self, worker: str, cwd: str, ticked: bool) -> None:
-        super().__init__(id=f"worker-{worker}")
+        super().__init__()
         self.worker = worker
         self._cwd = cwd
         self._ticked = ticked
 
     def compose(self) -> ComposeResult:
-        yield Tick(self.worker, self._ticked)
+        yield Tick(line(self.worker), self._ticked)
         yield Input(self._cwd, placeholder="its folder; empty: the home", compact=True)
 
     def say(self, worker: api.WorkerInfo | None) -> None:

@@ -51,7 +51,7 @@ class SessionHeader(Widget):
             f"{words.sign(info)} {'waiting' if waiting else info.status}", self._style(colour, bold=True)
         )
         model = _short(line(info.config.model), width // 3)
-        copy = f"  copy of {info.from_.session[:8]}" if info.from_ is not None and width >= WIDE else ""
+        copy = f"  copy of {line(info.from_.session[:8])}" if info.from_ is not None and width >= WIDE else ""
         room = width - first.cell_len - cell_len(model) - len(copy) - 5
         title = line(words.title(info))
         if cell_len(title) > max(room, 4):
@@ -83,7 +83,8 @@ class SessionHeader(Widget):
         for ref in info.config.workers:
             here = ref.name not in self._row.absent
             text.append(f" {'✓' if here else '✗'} ", self._style("success" if here else "error"))
-            text.append(ref.name if here else f"{ref.name} is not here")
+            name = line(ref.name)
+            text.append(name if here else f"{name} is not here")
             if ref.cwd and width >= 100:
                 text.append(f":{line(ref.cwd)}", dim)
         if not info.config.workers:

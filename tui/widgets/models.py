@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
+from daemon.plain import line
 from daemon.protocol import api
 from tui import choice
 from tui.keymap import key
@@ -66,7 +67,7 @@ class ModelPicker(Vertical):
         """What the daemon serves."""
         self._providers = providers
         if providers.default:
-            self.field.placeholder = f"the daemon's default, {providers.default}"
+            self.field.placeholder = f"the daemon's default, {line(providers.default)}"
         self._filter()
 
     def _filter(self) -> None:
@@ -75,7 +76,7 @@ class ModelPicker(Vertical):
         groups = choice.grouped(self._providers, "" if words in names else words)
         self._list.clear_options()
         for name, models in groups:
-            self._list.add_option(Option(Content(name).stylize("bold"), disabled=True))
+            self._list.add_option(Option(Content(line(name)).stylize("bold"), disabled=True))
             for one in models:
                 text = choice.model_line(one, self._providers.default)
                 self._list.add_option(Option(Content(f"  {text}"), id=one.name))

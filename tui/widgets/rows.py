@@ -49,18 +49,24 @@ class NamedRows(DataTable[Text]):
     """
 
     def __init__(self, head: Sequence[str], id: str | None = None) -> None:
-        super().__init__(id=id, cursor_type="row", zebra_stripes=False, cell_padding=1)
+        super().__init__(
+            id=id, cursor_type="row", zebra_stripes=False, cell_padding=1, cursor_foreground_priority="css"
+        )
         self._titles = tuple(head)
+        self._given: tuple[Sequence[Line], int | None] = ((), None)
         self._lines: tuple[Line, ...] = ()
         self._shape: tuple[object, ...] = ()
 
     def on_mount(self) -> None:
         self.show(())
+        self.app.theme_changed_signal.subscribe(self, lambda _: self.show(*self._given))
 
     def show(self, lines: Sequence[Line], columns: int | None = None) -> None:
         """These rows, in this order; of their cells the first `columns`."""
+        self._given = (lines, columns)
         titles = self._titles[:columns]
-        lines = tuple(Line(one.name, one.cells[: len(titles)], one.tones) for one in lines)
+        named = {one.name: Line(one.name, one.cells[: len(titles)], one.tones) for one in lines}
+        lines = tuple(named.values())
         # Widths are given: those that a DataTable finds out later leave what is drawn already as it was.
         widths = tuple(
             max(map(cell_len, column)) for column in zip(titles, *(one.cells for one in lines), strict=True)

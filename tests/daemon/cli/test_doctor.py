@@ -251,7 +251,7 @@ def test_a_key_that_crosses_a_network_in_the_clear_is_told_of() -> None:
 
 
 def test_hostile_names_reach_no_terminal_raw(capsys: pytest.CaptureFixture[str]) -> None:
-    doctor._print([Check("a\x1b[2J", "failing", "b\x1b", "c\x07")])
+    doctor._print([Check("a\x1b[2J", "failing", "b\x1b", "c\x07"), Check("a\nb\r", "ok", "fine")])
     assert not CONTROL.search(capsys.readouterr().out)
 
 
