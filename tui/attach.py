@@ -1,7 +1,10 @@
 """Find out whether a path can be posted, and complete half-written ones. All of it blocks: call it in a thread."""
 
+import errno
+import os
 import re
 import shlex
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -19,6 +22,7 @@ IMAGES: Final = {
     ".gif": ("image/gif", re.compile(rb"GIF8[79]a")),
     ".webp": ("image/webp", re.compile(rb"RIFF....WEBP", re.DOTALL)),
 }
+HEAD: Final = 16  # bytes by which a picture is known
 LONG_PASTE: Final = 10_000  # characters; more in the composer would make each key slow
 MAX_NAMED: Final = (
     256 << 10
@@ -51,13 +55,9 @@ def pasted_path(text: str) -> str:
 
 def picture(path: str) -> Chip | None:
     """The picture at `path` as an attachment; None where none is there. Raises NotPostable."""
-    file = Path(path).expanduser()
     try:
-        length = file.stat().st_size
-        if not file.is_file():  # to open a pipe would wait for its writer
-            return None
-        with file.open("rb") as opened:
-            begin = opened.read(16)
+        file = Path(path).expanduser()
+        length, begin = _begin(file, HEAD)
     except (OSError, ValueError, RuntimeError):
         return None
     if length > api.MAX_POST:
@@ -81,9 +81,35 @@ def part(chip: Chip) -> api.Part:
     if not chip.path:
         return api.Part(chip.type, chip.text.encode())
     try:
-        return api.Part(chip.type, Path(chip.path).read_bytes())
-    except OSError as error:
-        raise NotPostable(f"{chip.path}: {error.strerror}; take it out, or put the file back") from error
+        _, data = _begin(Path(chip.path), api.MAX_POST + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise NotPostable(f"{line(chip.path)}: {why}; take it out, or put the file back") from error
+    if len(data) > api.MAX_POST:
+        raise NotPostable(
+            f"{line(chip.path)} has grown; a post has at most {size(api.MAX_POST)}: take it out"
+        )
+    return api.Part(chip.type, data)
+
+
+def _begin(file: Path, most: int) -> tuple[int, bytes]:
+    """(length, the first `most` bytes) of a regular file; nothing is waited for. Raises OSError, ValueError.
+
+    The length is the file system's word: files of /proc say 0, and have more. Some never end, or wait for what comes.
+    """
+    _regular(os.stat(file), file)  # to open a device may already do something
+    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), "rb") as opened:
+        found = _regular(os.fstat(opened.fileno()), file)
+        data = opened.read(most)
+    if data is None:
+        raise OSError(errno.EAGAIN, "it has nothing to read now", str(file))
+    return found.st_size, data
+
+
+def _regular(found: os.stat_result, file: Path) -> os.stat_result:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no file", str(file))
+    return found
 
 
 def parts(text: str, chips: Sequence[Chip]) -> tuple[api.Part, ...]:
@@ -103,17 +129,13 @@ def _named(name: str) -> api.Part | None:
     """The file that `@name` means, where it is a picture or a text that is not too long."""
     try:
         file = Path(name).expanduser()
-        if not file.is_file():
-            return None
         if (found := picture(str(file))) is not None:
             return part(found)
-        if file.stat().st_size > MAX_NAMED:
-            return None
-        data = file.read_bytes()
+        _, data = _begin(file, MAX_NAMED + 1)
         data.decode()
     except (OSError, ValueError, RuntimeError):
         return None
-    return None if b"\0" in data or not data.strip() else api.Part(TEXT, data)
+    return None if len(data) > MAX_NAMED or b"\0" in data or not data.strip() else api.Part(TEXT, data)
 
 
 def completions(begun: str) -> list[str]:
@@ -122,7 +144,7 @@ def completions(begun: str) -> list[str]:
     at = Path(folder + "/" if folder or begun.startswith("/") else ".")
     try:
         names = [
-            entry.name + ("/" if entry.is_dir() else "")
+            entry.name + ("/" if _is_folder(entry) else "")
             for entry in at.expanduser().iterdir()
             if entry.name.startswith(start) and (start.startswith(".") or not entry.name.startswith("."))
         ]
@@ -132,6 +154,14 @@ def completions(begun: str) -> list[str]:
     return [
         head + name for name in sorted(names)[:MOST] if not re.search(r"[\s@]", name) and safe(name) == name
     ]
+
+
+def _is_folder(path: Path) -> bool:
+    """Also False where that cannot be seen: it keeps no other name from being completed."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def common(words: Sequence[str]) -> str:

@@ -102,3 +102,51 @@ def test_a_picture_is_no_pipe_and_its_name_is_drawn_as_it_is(tmp_path: Path) -> 
     chip = attach.picture(str(tmp_path / "\x1b[2J.png"))
     assert chip is not None
     assert chip.name.startswith("␛[2J.png")
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """A folder of what is named like a picture and is none that could be read to its end."""
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    (tmp_path / "tty.png").symlink_to("/dev/tty")
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    (tmp_path / "broken.png").symlink_to("nowhere")
+    return tmp_path
+
+
+def test_what_is_no_file_is_no_picture_and_waits_for_nothing(odd: Path) -> None:
+    for path in odd.iterdir():
+        assert attach.picture(str(path)) is None
+        assert [part.type for part in attach.parts(f"@{path}", ())] == [TEXT]
+        with pytest.raises(attach.NotPostable, match="take it out"):
+            attach.part(Chip("x", "image/png", path=str(path)))
+    assert attach.picture("~nobody-of-this-name/a.png") is None
+    assert attach.picture("/tmp/a\0.png") is None
+
+
+def test_a_picture_that_grew_after_it_was_attached_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    file.write_bytes(PNG)
+    chip = attach.picture(str(file))
+    assert chip is not None
+    with file.open("ab") as opened:
+        opened.truncate(api.MAX_POST + 1)
+    with pytest.raises(attach.NotPostable, match="has grown"):
+        attach.part(chip)
+
+
+def test_a_file_that_says_it_is_empty_is_read_no_further_than_a_named_one_goes() -> None:
+    made = attach.parts("@/proc/self/status", ())
+    assert made[1].body.startswith(b"Name:")
+    assert len(made[1].body) <= attach.MAX_NAMED
+
+
+def test_one_name_that_cannot_be_looked_at_keeps_no_other_from_being_completed(
+    odd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (odd / "shown").mkdir()
+    monkeypatch.chdir(odd)
+    assert "shown/" in attach.completions("")
+    assert "loop.png" in attach.completions("")
