@@ -96,7 +96,7 @@ def talk(client: Fake) -> None:
         CallBody("run", '{"worker": "local", "code": "uname -a\\nls", "interpreter": "bash"}')
     ).decode()
     client.add(
-        info("a1", "stepping", "What is this machine?", n=9, prompt=2085, usage=Usage(7600, 402)),
+        info("a1", "stepping", "What is this machine?", n=9, prompt=2085, usage=Usage(7600, 402), cost=0.0),
         stored(1, "start"),
         stored(2, "system", "You are an agent.\nBe brief.", source="harness"),
         stored(3, "message", "What is this machine?", via="tui"),

@@ -7,7 +7,7 @@ import pytest
 
 from daemon.client import ApiFailure
 from daemon.protocol import api
-from daemon.protocol.records import Config, WorkerRef
+from daemon.protocol.records import Config, Usage, WorkerRef
 from tests.tui.daemonfake import FakeClient, info, stored
 from tests.tui.driving import Driver, running
 from tui.log.logview import LogView
@@ -46,6 +46,15 @@ async def test_its_records_stand_there_and_new_ones_come(tmp_path: Path) -> None
         await on.sees("second words")
         client.stream("a1", api.Delta("text", "streams in now"))
         await on.sees("streams in now")
+
+
+async def test_its_head_says_what_it_cost_and_where_that_is_not_known(tmp_path: Path) -> None:
+    client = one(usage=Usage(7600, 402), cost=0.42)
+    async with running(client, tmp_path, (120, 30)) as on:
+        await opened(on)
+        await on.sees("7600 in 402 out ~$0.42 ")
+        client.change("a1", cost=None)
+        await on.sees("7600 in 402 out $? ")
 
 
 async def test_its_head_says_what_stands_about_it(tmp_path: Path) -> None:

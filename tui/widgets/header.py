@@ -76,9 +76,10 @@ class SessionHeader(Widget):
         text.append(words.context(info, self._row.limit))
         used = info.usage
         if width >= WIDE:
-            text.append(
-                f"  {tokens(used.prompt)} in {tokens(used.output)} out {dollars(info.cost)}".rstrip(), dim
-            )
+            cost = (
+                "$?" if info.cost is None and used.prompt else dollars(info.cost)
+            )  # not known, or what it is
+            text.append(f"  {tokens(used.prompt)} in {tokens(used.output)} out {cost}".rstrip(), dim)
         text.append("  ")
         for ref in info.config.workers:
             here = ref.name not in self._row.absent
