@@ -1,4 +1,8 @@
-"""The HTTP API's values, routes and limits, read by the daemon and by its clients."""
+"""The HTTP API's values, routes and limits, read by the daemon and by its clients.
+
+One catalogue, longer than a module should be: it holds no logic, things are looked up in it by `api.NAME`, in the order
+of the routes, and the API's schema is made of it. In parts, who looks for a shape would have to know whose part it is.
+"""
 
 from typing import Annotated, Any, Final, Literal
 
