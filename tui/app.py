@@ -306,7 +306,7 @@ class OutriderApp(Deeds):
 
     async def _write(self) -> None:
         before = self.desk.complaint
-        await asyncio.to_thread(self.desk.save, self.desk.taken())
+        await asyncio.to_thread(self.desk.save)
         if self.desk.complaint and self.desk.complaint != before:
             self.tell(self.desk.complaint, bad=True)
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import threading
+import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,9 @@ from tui.choice import Choice
 
 HISTORY: Final = 100  # posts of a session that `up` goes back through
 KEPT: Final = 500  # sessions whose drafts and history are kept, those changed last
+NEW: Final = ".new"  # ends the name of a file that is being written
+LEFT: Final = 3600.0  # seconds after which nobody writes it any more
+PATIENCE: Final = 2.0  # seconds that a save waits for another one
 SEEN: Final = 2000  # sessions of which is kept when they were looked at
 
 T = TypeVar("T")
@@ -64,7 +69,7 @@ class Prefs(Struct, frozen=True):
 
 
 class Desk:
-    """Drafts, unsent posts and preferences for one daemon, in memory. `save` writes what changed.
+    """Drafts, unsent posts and preferences for one daemon, in memory. `save` writes what changed, from any thread.
 
     Saving blocks, and so does making one.
     """
@@ -75,6 +80,8 @@ class Desk:
         self._unsent: dict[str, Unsent] = {}
         self.prefs = Prefs()
         self._changed: set[Path] = set()
+        self._guard = threading.Lock()  # of all above; never held for long
+        self._writing = threading.Lock()  # what is written last is to be what is newest
         self.complaint = ""  # why something could not be kept
         self._load()
 
@@ -90,9 +97,10 @@ class Desk:
             self._keep(session, msgspec.structs.replace(now, text=text, chips=chips))
 
     def _keep(self, session: str, draft: Draft) -> None:
-        self._drafts.pop(session, None)  # those that changed last stand last
-        self._drafts[session] = draft
-        self._changed.add(self._draft_path(session))
+        with self._guard:
+            self._drafts.pop(session, None)  # those that changed last stand last
+            self._drafts[session] = draft
+            self._changed.add(self._draft_path(session))
 
     # ---- posts
 
@@ -101,8 +109,9 @@ class Desk:
     ) -> Unsent:
         """Move a draft to the posts on their way: it is in the history, and no longer in the composer."""
         made = Unsent(uuid.uuid4().hex, session, text, parts, chips, order)
-        self._unsent[made.key] = made
-        self._changed.add(self._unsent_path(made.key))
+        with self._guard:
+            self._unsent[made.key] = made
+            self._changed.add(self._unsent_path(made.key))
         history = self.draft(session).history
         if text.strip() and (not history or history[-1] != text):
             history = (*history, text)[-HISTORY:]
@@ -111,8 +120,9 @@ class Desk:
 
     def sent(self, key: str) -> None:
         """A post has arrived, or was given back."""
-        if self._unsent.pop(key, None) is not None:
-            self._changed.add(self._unsent_path(key))
+        with self._guard:
+            if self._unsent.pop(key, None) is not None:
+                self._changed.add(self._unsent_path(key))
 
     def unsent(self, session: str = "") -> list[Unsent]:
         """Posts that have not arrived, in the order in which they were made."""
@@ -123,8 +133,9 @@ class Desk:
 
     def prefer(self, prefs: Prefs) -> None:
         if prefs != self.prefs:
-            self.prefs = prefs
-            self._changed.add(self._prefs_path)
+            with self._guard:
+                self.prefs = prefs
+                self._changed.add(self._prefs_path)
 
     # ---- files
 
@@ -133,41 +144,46 @@ class Desk:
         """Whether there is something to save."""
         return bool(self._changed)
 
-    def taken(self) -> set[Path]:
-        """What is to be saved; it counts as saved from now on."""
-        changed, self._changed = self._changed, set()
-        return changed
-
-    def save(self, changed: set[Path] | None = None) -> None:
+    def save(self) -> None:
         """Write what changed, each file in one step and for its owner alone. What fails is in `complaint`.
 
-        In a thread, `changed` is what the loop has `taken`.
+        It waits for another thread that saves, but not for ever: that one's disk may be gone.
         """
-        changed = self.taken() if changed is None else changed
-        complaint = ""
-        for path in changed:
-            try:
-                self._save(path)
-            except OSError as error:
-                self._changed.add(path)
-                complaint = f"drafts cannot be kept in {self.folder}: {error.strerror}"
-        self.complaint = complaint
+        alone = self._writing.acquire(timeout=PATIENCE)
+        try:
+            with self._guard:
+                changed, self._changed = self._changed, set()
+            complaint = ""
+            for path in changed:
+                try:
+                    self._save(path)
+                except OSError as error:
+                    with self._guard:
+                        self._changed.add(path)
+                    complaint = f"drafts cannot be kept in {self.folder}: {error.strerror}"
+            self.complaint = complaint
+        finally:
+            if alone:
+                self._writing.release()
+
+    def _value(self, path: Path) -> Struct | None:
+        """What is to stand in a file; None where there is to be none."""
+        with self._guard:
+            if path == self._prefs_path:
+                return self.prefs
+            if path.parent.name == "drafts":
+                draft = self._drafts.get(path.stem)
+                return draft if draft != Draft() else None
+            return self._unsent.get(path.stem)
 
     def _save(self, path: Path) -> None:
-        value: Struct | None
-        if path == self._prefs_path:
-            value = self.prefs
-        elif path.parent.name == "drafts":
-            draft = self._drafts.get(path.stem)
-            value = draft if draft != Draft() else None
-        else:
-            value = self._unsent.get(path.stem)
+        value = self._value(path)
         if value is None:
             path.unlink(missing_ok=True)
             return
         data = msgspec.json.encode(value)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = path.with_suffix(f".{uuid.uuid4().hex}.new")
+        made = path.with_suffix(f".{uuid.uuid4().hex}{NEW}")
         fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with open(fd, "wb") as file:
@@ -188,7 +204,11 @@ class Desk:
         return self.folder / "unsent" / f"{key}.json"
 
     def _load(self) -> None:
-        """What was kept; a file that does not read is passed over."""
+        """What was kept; a file that does not read is passed over, and what a killed writer left is taken away."""
+        with suppress(OSError):
+            for path in (*self.folder.glob(f"*{NEW}"), *self.folder.glob(f"*/*{NEW}")):
+                if time.time() - path.stat().st_mtime > LEFT:
+                    path.unlink(missing_ok=True)
         self.prefs = _read(self._prefs_path, Prefs) or Prefs()
         drafts = sorted(self.folder.glob("drafts/*.json"), key=_changed_at)
         with suppress(OSError):  # a folder that cannot be written is told when something is to be kept
@@ -216,6 +236,8 @@ def _changed_at(path: Path) -> float:
 
 def _read(path: Path, kind: type[T]) -> T | None:
     try:
+        if not path.is_file():  # to open a pipe would wait for its writer
+            return None
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -1,10 +1,14 @@
+import os
+import resource
+import signal
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
 from daemon.protocol.api import Part
-from tui.desk import HISTORY, Chip, Desk, Draft, Prefs
+from tui.desk import HISTORY, NEW, Chip, Desk, Draft, Prefs
 
 CHIP = Chip("a.png · 3 B", "image/png", path="/a.png")
 PARTS = (Part("text/plain", b"\xff\x00 bytes"),)
@@ -133,3 +137,79 @@ def test_one_file_that_cannot_be_written_keeps_no_other_back(tmp_path: Path) -> 
     desk.save()
     assert (desk.complaint, desk.dirty) == ("", False)
     assert files(tmp_path) == ["drafts/s1.json", "drafts/s2.json", "drafts/s3.json"]
+
+
+def test_a_pipe_among_the_files_is_not_waited_for(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "d")
+    desk.write("s1", "kept")
+    desk.post("s2", "x", PARTS, (), 1)
+    desk.save()
+    for name in ("prefs.json", "drafts/s3.json", f"unsent/{'0' * 32}.json"):
+        os.mkfifo(desk.folder / name)
+    again = Desk(tmp_path, "d")
+    assert again.draft("s1").text == "kept"
+    assert again.draft("s3") == Draft()
+    assert [post.text for post in again.unsent()] == ["x"]
+
+
+def test_what_a_killed_writer_left_is_taken_away_and_what_another_writes_now_is_not(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "d")
+    desk.write("s1", "kept")
+    desk.save()
+    left = [desk.folder / f"prefs.1{NEW}", desk.folder / "drafts" / f"s1.2{NEW}"]
+    now = desk.folder / "drafts" / f"s1.3{NEW}"
+    for path in (*left, now):
+        path.write_text("{")
+    for path in left:
+        os.utime(path, (1, 1))
+    Desk(tmp_path, "d")
+    assert files(tmp_path) == ["drafts/s1.3.new", "drafts/s1.json"]
+
+
+def test_a_save_waits_for_the_one_before_it_and_writes_what_is_newest(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "d")
+    desk.write("s1", "old")
+    with ThreadPoolExecutor() as pool:
+        with desk._writing:
+            saving = pool.submit(desk.save)
+            desk.write("s1", "new")
+            assert not saving.done()
+        saving.result()
+    assert Desk(tmp_path, "d").draft("s1").text == "new"
+
+
+def test_saves_in_threads_lose_and_mix_nothing(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "d")
+    with ThreadPoolExecutor(4) as pool:
+        saves = []
+        for n in range(200):
+            desk.write(f"s{n % 7}", f"{n}")
+            desk.sent(desk.post("s9", f"{n}", PARTS, (), n).key)
+            saves.append(pool.submit(desk.save))
+        for save in saves:
+            save.result()
+    desk.save()
+    again = Desk(tmp_path, "d")
+    assert [again.draft(f"s{n}").text for n in range(7)] == [desk.draft(f"s{n}").text for n in range(7)]
+    assert again.unsent() == []
+    assert not desk.dirty
+
+
+def test_a_full_disk_is_told_and_keeps_what_was_there(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "d")
+    desk.write("s1", "kept")
+    desk.save()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    desk.write("s1", "x" * 5000)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        desk.save()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "cannot be kept" in desk.complaint
+    assert Desk(tmp_path, "d").draft("s1").text == "kept"
+    assert files(tmp_path) == ["drafts/s1.json"]
+    desk.save()
+    assert Desk(tmp_path, "d").draft("s1").text == "x" * 5000
