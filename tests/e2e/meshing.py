@@ -96,11 +96,25 @@ class Housed(Place):
 
     def worker(self, name: str) -> dict[str, Any] | None:
         """A worker as the daemon lists it. No process is started: in the slow machine one takes a second."""
-        with closing(Local(self.socket)) as asked:
-            asked.request("GET", api.WORKERS)
-            workers = json.load(asked.getresponse())
-        found: dict[str, Any] | None = next((worker for worker in workers if worker["name"] == name), None)
+        found: dict[str, Any] | None = next(
+            (worker for worker in self._asked("GET", api.WORKERS) if worker["name"] == name), None
+        )
         return found
+
+    def forget(self) -> None:
+        """Put every machine out of the mesh, for the next test of the same daemon, which is up afterwards."""
+        if not self.socket.exists():
+            self.up()
+        for worker in self._asked("GET", api.WORKERS):
+            if worker.get("mesh"):
+                self._asked("DELETE", api.WORKER.format(name=worker["name"]))
+
+    def _asked(self, method: str, path: str) -> Any:
+        with closing(Local(self.socket)) as asked:
+            asked.request(method, path)
+            answer = asked.getresponse()
+            assert answer.status < 300, answer.read()
+            return json.loads(answer.read() or b"null")
 
 
 class Machine:
