@@ -75,6 +75,7 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "A12 an image that is refused for ever": (
         f"{HISTORY}::test_a12_an_image_is_sent_as_one_that_is_taken_or_a_note_is",
         f"{HARNESS}::test_read_shows_text_images_and_refuses_other_bytes",
+        "daemon/harness/test_reads.py::test_an_image_over_the_limits_is_made_smaller_before_it_is_recorded",
         f"{PROVIDER}/test_images.py::test_an_image_cut_anywhere_is_not_one",
     ),
     "A13 half characters and NUL": (
@@ -157,6 +158,8 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     ),
     "C5 two clients, two daemons at once": (
         f"{HARNESS}::test_twenty_posts_at_once_are_all_there_once_with_one_runner",
+        f"{HARNESS}::test_five_posts_at_once_under_one_key_are_one",
+        f"{HARNESS}::test_a_message_that_lands_as_a_pass_ends_is_answered",
         "e2e/test_api.py::test_20_clients_that_post_at_once_have_20_messages_and_each_is_answered",
         "e2e/test_api.py::test_a_second_daemon_on_the_folder_is_refused_and_names_the_first",
         "daemon/statefile/test_faults.py::test_a_second_daemon_is_refused_and_told_who_holds_the_folder",

@@ -1,6 +1,7 @@
 """The harness on a real data folder, with a provider and workers that do what the test says."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from daemon.harness import errors
+from daemon.harness.session import BIG
 from daemon.pool import Output, WorkerGone
 from daemon.protocol import api
 from daemon.protocol.records import TEXT, Limits, Usage, WorkerRef, error_of
@@ -581,15 +583,21 @@ async def test_twenty_posts_at_once_are_all_there_once_with_one_runner(store: St
             self.answers.append(says(text("ok")))
             return super().compile(query, wire)
 
-    async with bench(store, Endless(), FakePool()) as b:
+    provider = Endless()
+    async with bench(store, provider, FakePool()) as b:
         id = await b.session("")
         async with asyncio.TaskGroup() as group:
             posts = [group.create_task(b.post(id, f"m{i}")) for i in range(20)]
         assert await b.rest(id) == "closed"
         assert sorted(await b.bodies(id, "message")) == sorted(f"m{i}" for i in range(20))
         log = await b.harness.log(id)
-        numbers = {r.text(): r.n for r in await log.read() if r.kind == "message"}
+        found = await log.read()
+        numbers = {r.text(): r.n for r in found if r.kind == "message"}
         assert {f"m{i}": task.result() for i, task in enumerate(posts)} == numbers
+        steps = [r for r in found if r.kind == "step"]
+        for before, after in itertools.pairwise(steps):
+            assert before.header.upto < after.header.upto, "no two steps answer the same"
+        assert len(steps) == len(provider.queries) <= 20
 
 
 async def test_a_key_posts_once_and_refuses_other_content(store: Store) -> None:
@@ -605,6 +613,17 @@ async def test_a_key_posts_once_and_refuses_other_content(store: Store) -> None:
         assert await b.bodies(id, "message") == ["hi"]
         assert await b.post(id, "hi", "k2") > first
         await b.rest(id)
+
+
+async def test_five_posts_at_once_under_one_key_are_one(store: Store) -> None:
+    large = "x" * BIG  # so that it is written off the loop, and the others have their turn meanwhile
+    async with bench(store, FakeProvider(says(text("ok"))), FakePool()) as b:
+        id = await b.session("")
+        async with asyncio.TaskGroup() as group:
+            posts = [group.create_task(b.post(id, large, "k")) for _ in range(5)]
+        assert len({task.result() for task in posts}) == 1
+        await b.rest(id)
+        assert len(await b.bodies(id, "message")) == 1
 
 
 async def test_a_key_is_remembered_over_a_restart(store: Store) -> None:
