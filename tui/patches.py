@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.segment import Segment
 from textual import _xterm_parser, events, screen
 from textual.app import App
+from textual.await_complete import AwaitComplete
 from textual.drivers import linux_driver, web_driver
 from textual.message import Message
 from textual.strip import Strip
@@ -53,6 +54,8 @@ def apply() -> bool:
         _know_modified_keys()
         _keep_pastes_whole_and_drop_reports()
         _draw_nothing_that_acts()
+        _leave_a_screen_once()
+        _go_on_after_a_stop()
         _end_in_a_sentence()
         _end_with_the_terminal()
         _end_with_the_page()
@@ -145,6 +148,64 @@ def _draw_nothing_that_acts() -> None:
         return original(self, console)
 
     Strip.render = render  # type: ignore[method-assign]
+
+
+def _leave_a_screen_once() -> None:
+    """Two quick keys that leave a screen end the app, or take the screen below along."""
+    original = screen.Screen.dismiss
+
+    def dismiss(self: Any, result: Any = None) -> AwaitComplete:
+        return original(self, result) if self.is_active and self.is_attached else AwaitComplete()
+
+    screen.Screen.dismiss = dismiss  # type: ignore[method-assign]
+
+
+def _go_on_after_a_stop() -> None:
+    """A SIGCONT has Textual read the keyboard once more, beside what reads it: each has a part of what is typed.
+
+    Of a stop that goes on at once nothing reads it. Both signals come while the other is still being handled.
+    """
+
+    def reads(self: Any) -> bool:
+        return self._key_thread is not None and self._key_thread.is_alive()
+
+    def go_on(self: Any) -> None:
+        again = True
+        while again:  # what came meanwhile may have been another program's time on the terminal
+            self._continued = False
+            if reads(self):
+                self.suspend_application_mode()
+            self._must_signal_resume = self._away = True
+            self.resume_application_mode()
+            self._away = not reads(self)  # in the background it has to wait for the next one
+            again = self._continued
+
+    def stopped(self: Any, *_: object) -> None:
+        if getattr(self, "_turning", False):
+            return
+        self._turning, self._continued = True, False
+        try:
+            if shown := self._auto_restart and reads(self):
+                self.suspend_application_mode()
+            if not self._continued:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if shown:
+                go_on(self)
+        finally:
+            self._turning = False
+
+    def continued(self: Any, *_: object) -> None:
+        self._continued = True
+        if not getattr(self, "_turning", False) and self._auto_restart:
+            self._turning = True
+            try:
+                if reads(self) or getattr(self, "_away", False):
+                    go_on(self)
+            finally:
+                self._turning = False
+
+    linux_driver.LinuxDriver._sigtstp_application = stopped  # type: ignore[method-assign]
+    linux_driver.LinuxDriver._sigcont_application = continued  # type: ignore[method-assign]
 
 
 def _end_in_a_sentence() -> None:

@@ -285,3 +285,27 @@ def test_a_terminal_that_goes_away_without_a_signal_ends_it(here: Place) -> None
             seen += os.read(terminal, 65536)
         os.close(terminal)
         assert ui.wait(PATIENCE) == 128 + signal.SIGHUP
+
+
+def test_stopped_and_let_go_on_it_is_typed_into_as_before(here: Place) -> None:
+    here.up()
+    here.ok("new", "--model", "rehearsal/echo")
+    with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:
+        screen.until("no message yet")
+        screen.press("Enter")
+        screen.until("write a message")
+        pid = int(screen.told("#{pane_pid}"))
+        readers = threads(pid)
+        for number in (signal.SIGSTOP, signal.SIGTSTP) * 5:
+            os.kill(pid, number)
+            os.kill(pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
+        screen.write("half a thought")
+        screen.until("half a thought")
+        assert threads(pid) < readers + 5  # some write drafts; each stop is not to leave another reader
+        screen.press("C-q")
+        screen.ended()
+
+
+def threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))

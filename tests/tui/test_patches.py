@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from textual import events
 from textual._xterm_parser import XTermParser
+from textual.app import App
 from textual.drivers import linux_driver
+from textual.screen import ModalScreen
 
 from tui import patches
 
@@ -101,3 +103,99 @@ def test_a_paste_whose_marks_come_in_two_reads_stays_whole(at: int) -> None:
 )
 def test_no_escape_sequence_within_a_paste_is_a_key_or_gets_further(pasted: str, text: str) -> None:
     assert keys(f"a\x1b[200~{pasted}\x1b[201~b") == ["a", f"paste {text}", "b"]
+
+
+class Keyboard:
+    """A driver as the signals' handlers see it; `did`: what they had it do."""
+
+    def __init__(self) -> None:
+        self._auto_restart = True
+        self.did: list[str] = []
+        self.reading = True
+
+    @property
+    def _key_thread(self) -> "Keyboard":
+        return self
+
+    def is_alive(self) -> bool:
+        return self.reading
+
+    def suspend_application_mode(self) -> None:
+        assert self.reading
+        self.reading = False
+        self.did.append("stops reading")
+
+    def resume_application_mode(self) -> None:
+        assert not self.reading
+        self.reading = True
+        self.did.append("reads")
+
+    def go_on(self) -> None:
+        driver: Any = self
+        linux_driver.LinuxDriver._sigcont_application(driver)
+
+
+def test_after_a_stop_the_keyboard_is_read_by_one_reader() -> None:
+    assert patches.apply()
+    keyboard = Keyboard()
+    for _ in range(3):
+        keyboard.go_on()
+    assert keyboard.did == ["stops reading", "reads"] * 3
+
+
+def test_a_signal_to_go_on_before_the_app_began_or_while_an_editor_runs_starts_nothing() -> None:
+    assert patches.apply()
+    keyboard = Keyboard()
+    keyboard.reading = False
+    keyboard.go_on()
+    keyboard.reading, keyboard._auto_restart = True, False
+    keyboard.go_on()
+    assert keyboard.did == []
+
+
+def test_going_on_while_it_goes_on_reads_once_more_and_not_twice() -> None:
+    assert patches.apply()
+
+    class Interrupted(Keyboard):
+        def resume_application_mode(self) -> None:
+            super().resume_application_mode()
+            if len(self.did) == 2:
+                self.go_on()
+
+    keyboard = Interrupted()
+    keyboard.go_on()
+    assert keyboard.did == ["stops reading", "reads"] * 2
+
+
+def test_in_the_background_it_waits_for_the_next_signal() -> None:
+    assert patches.apply()
+
+    class Behind(Keyboard):
+        def resume_application_mode(self) -> None:
+            super().resume_application_mode()
+            self.reading = len(self.did) > 2
+
+    keyboard = Behind()
+    keyboard.go_on()
+    keyboard.go_on()
+    keyboard.reading = False  # as when the app has ended
+    keyboard.go_on()
+    assert keyboard.did == ["stops reading", "reads", "reads"]
+
+
+class Two(App[None]):
+    """An app with a screen over the usual one."""
+
+    def on_mount(self) -> None:
+        self.push_screen(ModalScreen[bool]())
+
+
+async def test_a_screen_that_is_left_twice_is_left_once() -> None:
+    assert patches.apply()
+    async with Two().run_test() as pilot:
+        over = pilot.app.screen
+        over.dismiss(True)
+        over.dismiss(True)
+        await pilot.pause()
+        assert len(pilot.app.screen_stack) == 1
+    assert patches.fault(pilot.app) is None
