@@ -24,7 +24,7 @@ class Given(Struct, frozen=True):
     """What the command line hands over. `here`: the daemon's socket is on this machine; `cwd`: where we were started.
 
     `start` starts a daemon here and returns when it is ready, None where that cannot be. `where`: for people.
-    `themes`: the person's own.
+    `themes`: the person's own. `colours`: which the terminal has, as Rich calls it.
     """
 
     where: str
@@ -34,6 +34,7 @@ class Given(Struct, frozen=True):
     themes: tuple[Theme, ...] = ()
     theme: str = ""
     keys: Mapping[str, str] = {}
+    colours: str = "truecolor"
 
 
 class Deeds(App[None]):

@@ -9,8 +9,10 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from rich.console import Console
+from textual.constants import COLOR_SYSTEM
 from textual.theme import Theme
 
 from daemon.client import Client
@@ -46,7 +48,7 @@ def run(
     Raises BadSettings.
     """
     own = _themes(themes)
-    given = Given(where, here, cwd, start, own, _theme(theme, own), _keys(keys))
+    given = Given(where, here, cwd, start, own, _theme(theme, own), _keys(keys), _colours())
     desk = Desk(state, where)
     try:
         code = asyncio.run(_run(client, desk, given))
@@ -102,6 +104,11 @@ def _theme(name: str, own: tuple[Theme, ...]) -> str:
     if name and name not in there:
         raise BadSettings(f"tui.theme: there is no {name!r}; there are {', '.join(there)}")
     return name
+
+
+def _colours() -> str:
+    wanted: Any = COLOR_SYSTEM
+    return Console(color_system=wanted, force_terminal=True).color_system or ""  # as Textual finds it out
 
 
 def _keys(keys: Mapping[str, str | tuple[str, ...]]) -> dict[str, str]:

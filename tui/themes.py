@@ -116,6 +116,11 @@ def _near(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
+def chosen(theme: Theme) -> frozenset[str]:
+    """The names of the colours that a person has written down for a theme; none for Textual's own."""
+    return frozenset() if theme.name in BUILTIN_THEMES else frozenset(theme.variables)
+
+
 def known(more: Iterable[Theme]) -> Mapping[str, Theme]:
     """Every theme by its name: those of Textual and `more`."""
     return BUILTIN_THEMES | {theme.name: theme for theme in more}

@@ -29,13 +29,16 @@ class Facts(VerticalScroll, can_focus=False):
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
         self._body = Static("", markup=False)
+        self._facts: Sequence[Fact] = ()
         self._shown: tuple[object, ...] = ()
 
     def on_mount(self) -> None:
         self.mount(self._body)
+        self.app.theme_changed_signal.subscribe(self, lambda _: self.show(self._facts))
 
     def show(self, facts: Sequence[Fact]) -> None:
         """These lines."""
+        self._facts = facts
         if (now := (self.app.theme, *facts)) == self._shown:
             return
         self._shown = now

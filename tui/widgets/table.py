@@ -216,7 +216,7 @@ class SessionTable(ScrollView, can_focus=True):
         here = row.info.id == self.cursor
         style = base
         if here and self.has_focus:
-            style = base + self.get_component_rich_style("table--cursor", partial=True)
+            style = base + self.get_component_rich_style("table--cursor")
         elif here:
             style = base + Style(bold=True, reverse=not self._head)
         plain = here and (self.has_focus or not self._head)  # its background is no ground for colours
