@@ -1,58 +1,27 @@
-"""The API's client: every call, and sessions and the daemon followed event by event through lost connections."""
+"""The API's client: every call, and sessions and the daemon followed through lost connections."""
 
 import asyncio
-import random
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct
 
+from daemon import following
 from daemon.asking import ANSWER, PIECE, ApiFailure, Asker, Cut, Unreachable
+from daemon.following import Back, Followed, Line, Lost, Pace, Watched
 from daemon.protocol import api, framing, records
-from daemon.protocol.events import (
-    DAEMON,
-    LAST_ID_HEADER,
-    SESSION,
-    BadEvent,
-    DaemonEvent,
-    Decoder,
-    SessionEvent,
-)
 from daemon.protocol.records import Record, Status, WorkerRef
 
 __all__ = ["ApiFailure", "Back", "Client", "Followed", "Lost", "Unreachable", "Watched"]
 
-FIRST_WAIT: Final = 0.1  # seconds before the first try to connect again; doubled each time
-LONGEST_WAIT: Final = 5.0  # seconds; a daemon that is back is noticed soon enough
 PATIENCE: Final = 30.0  # seconds a post whose connection was lost is tried again
-SILENCE: Final = 3 * api.HEARTBEAT  # seconds without a byte, after which an event stream is dead
 JSON: Final = {"Content-Type": records.JSON}
 
 T = TypeVar("T")
-S = TypeVar("S")
-
-
-class Lost(Struct, frozen=True):
-    """The connection of a followed session is lost: why, and in how many seconds it is tried again."""
-
-    why: str
-    wait: float
-
-
-class Back(Struct, frozen=True):
-    """The connection of a followed session is there again."""
-
-
-Followed = Record | api.Delta | api.RetryEvent | api.Restart | Lost | Back
-
-
-Watched = api.State | api.Info | api.Workers | Lost | Back
 
 
 class Client:
@@ -69,17 +38,16 @@ class Client:
         *,
         ca: str | Path = "",
         fingerprint: str = "",
-        first_wait: float = FIRST_WAIT,
-        longest_wait: float = LONGEST_WAIT,
+        first_wait: float = following.FIRST_WAIT,
+        longest_wait: float = following.LONGEST_WAIT,
         patience: float = PATIENCE,
-        silence: float = SILENCE,
+        silence: float = following.SILENCE,
     ) -> None:
         self._asker = Asker(where, key, ca, fingerprint)
         self.where = self._asker.where
-        self._first_wait = first_wait
-        self._longest_wait = longest_wait
+        self._pace = Pace(first_wait, longest_wait)
+        self._line = Line(self._asker, self._pace, silence)
         self._patience = patience
-        self._silence = silence
 
     async def __aenter__(self) -> Self:
         return self
@@ -185,7 +153,7 @@ class Client:
                 return (await self._call(api.Posted, "POST", path, query, body, headers)).n
             except Unreachable as error:
                 sent = sent or isinstance(error, Cut)
-                wait = self._back_off(tries)
+                wait = self._pace.wait(tries)
                 if not sent or clock() + wait > give_up:
                     raise
             await asyncio.sleep(wait)
@@ -290,101 +258,25 @@ class Client:
 
     # ---- following
 
-    async def follow(self, id: str, after: int = 0, deltas: bool = False) -> AsyncGenerator[Followed, None]:
+    def follow(self, id: str, after: int = 0, deltas: bool = False) -> AsyncGenerator[Followed, None]:
         """Records after number `after`, each once and in order, as they come; reconnects by number for ever.
 
         With `deltas` also live pieces. Lost and Back tell of the connection. A record whose body is neither text
         nor JSON comes without it: `records(id, n - 1, 1)` has it. Raises ApiFailure when the session cannot be
         read. Close it, or cancel who reads it, to end it.
         """
-        last = after
+        return self._line.session(id, after, deltas)
 
-        def take(event: SessionEvent) -> Followed:
-            nonlocal last
-            if isinstance(event, api.ApiError):
-                raise ApiFailure(event.error.code, event.error.message)
-            if isinstance(event, Record):
-                if event.n != last + 1:
-                    raise Cut(f"record {event.n} came where {last + 1} was due")
-                last = event.n
-            return event
-
-        path, query = api.EVENTS.format(id=id), {"deltas": "1"} if deltas else {}
-        found = self._stream(
-            path,
-            query,
-            lambda: {LAST_ID_HEADER: str(last)},
-            lambda: Decoder(SESSION),
-            take,
-        )
-        async with aclosing(found):
-            async for event in found:
-                yield event
-
-    async def events(self, first: int = api.FIRST) -> AsyncGenerator[Watched, None]:
+    def events(self, first: int = api.FIRST) -> AsyncGenerator[Watched, None]:
         """The daemon's events: a State with the `first` sessions updated last and the workers, then each session as
         it changes and the workers as they come and go; reconnects for ever.
 
         After a lost connection there is a State again: sessions that changed meanwhile are among its first, and who
         keeps more of them lists them anew. Raises ApiFailure. Close it, or cancel who reads it, to end it.
         """
-
-        def take(event: DaemonEvent) -> Watched:
-            if isinstance(event, api.ApiError):
-                raise ApiFailure(event.error.code, event.error.message)
-            return event
-
-        query = {"limit": str(first)}
-        found = self._stream(api.ALL_EVENTS, query, dict, lambda: Decoder(DAEMON), take)
-        async with aclosing(found):
-            async for event in found:
-                yield event
-
-    async def _stream(
-        self,
-        path: str,
-        query: Mapping[str, str],
-        headers: Callable[[], Mapping[str, str]],
-        decoder: Callable[[], Decoder[T]],
-        take: Callable[[T], S],
-    ) -> AsyncGenerator[S | Lost | Back, None]:
-        """The events at `path`, each as `take` gives it, over as many connections as it needs."""
-        clock = asyncio.get_running_loop().time
-        tries, lost = 0, False
-        while True:
-            began, wait = clock(), self._back_off(tries)
-            try:
-                async with self._asker.request(
-                    "GET", path, query, headers=headers(), silence=self._silence
-                ) as answer:
-                    if lost:
-                        yield Back()
-                        lost = False
-                    decoded = decoder()
-                    async for piece in answer.content.iter_any():
-                        decoded.feed(piece)
-                        while (event := decoded.next()) is not None:
-                            taken = take(event)
-                            tries = 0
-                            yield taken
-                why = f"{self.where} ended the stream"
-            except (Unreachable, BadEvent) as error:
-                why = str(error)
-            except ApiFailure as error:
-                if error.status < 500 and error.status != 429:
-                    raise
-                why, wait = error.message, max(wait, error.retry_after)
-            tries = 0 if clock() - began > self._longest_wait else tries + 1
-            lost = True
-            yield Lost(why, wait)
-            await asyncio.sleep(wait)
+        return self._line.daemon(first)
 
     # ---- one request
-
-    def _back_off(self, tries: int) -> float:
-        """Seconds to wait before a try, a little different for each client, so that many do not come at once."""
-        most = min(self._longest_wait, self._first_wait * 2.0 ** min(tries, 20))
-        return most * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
 
     async def _call(
         self,
