@@ -22,7 +22,7 @@ away = asyncio.to_thread
 ENDPOINT = f"[{HUB}]:51820"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     programs()
     with Lab() as lab:
@@ -34,24 +34,38 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="or-"))
     yield made
     shutil.rmtree(made)
 
 
-@pytest.fixture
-def hub(lab: Lab, folder: Path) -> Iterator[Housed]:
+@pytest.fixture(scope="module")
+def house(lab: Lab, folder: Path) -> Iterator[Housed]:
+    """One for all of these tests: starting it takes longer than most of them."""
     (folder / "hub").mkdir()
     here = Housed(folder / "hub", lab, "hub", HUB)
     yield here
     here.outrider("down")
 
 
-def joined(lab: Lab, hub: Housed, folder: Path, name: str = "gpu-1") -> Machine:
+@pytest.fixture
+def hub(house: Housed) -> Iterator[Housed]:
+    """The daemon, which no machine is in the mesh of."""
+    yield house
+    house.forget()
+
+
+@pytest.fixture
+def own(folder: Path) -> Path:
+    """For the machines of one test, with a short path."""
+    return Path(tempfile.mkdtemp(dir=folder))
+
+
+def joined(lab: Lab, hub: Housed, own: Path, name: str = "gpu-1") -> Machine:
     """A machine that has joined."""
-    machine = Machine(lab, name, folder)
+    machine = Machine(lab, name, own)
     assert machine.join(hub.json("token", "new")["token"], ENDPOINT) == ""
     return machine
 
@@ -71,11 +85,11 @@ def engines(here: Housed) -> list[int]:
 
 
 async def test_a_machine_that_joined_dials_in_and_is_known_by_its_address(
-    lab: Lab, hub: Housed, folder: Path
+    lab: Lab, hub: Housed, own: Path
 ) -> None:
     await away(hub.up)
     assert "not in use" in (await away(hub.mesh))["what"]
-    machine = await away(joined, lab, hub, folder)
+    machine = await away(joined, lab, hub, own)
     assert re.match(
         rf"harness hub: up, .*{BACKEND.removesuffix('-go')}", (await away(hub.mesh))["what"], re.IGNORECASE
     )
@@ -93,10 +107,10 @@ async def test_a_machine_that_joined_dials_in_and_is_known_by_its_address(
 
 
 async def test_a_removed_worker_is_cut_off_and_its_keys_open_nothing_any_more(
-    lab: Lab, hub: Housed, folder: Path
+    lab: Lab, hub: Housed, own: Path
 ) -> None:
     await away(hub.up)
-    machine, other = await away(joined, lab, hub, folder), await away(joined, lab, hub, folder, "gpu-2")
+    machine, other = await away(joined, lab, hub, own), await away(joined, lab, hub, own, "gpu-2")
     async with machine.node() as node, other.node() as far:
         line, stays = await machine.dial(node), await other.dial(far)
         await line.answered()
@@ -112,11 +126,12 @@ async def test_a_removed_worker_is_cut_off_and_its_keys_open_nothing_any_more(
         stays.writer.close()
 
 
+@pytest.mark.campaign  # WireGuard notices that a session is gone when nothing was answered for 15 s
 async def test_after_a_kill_the_daemon_has_the_same_mesh_and_workers_dial_again(
-    lab: Lab, hub: Housed, folder: Path
+    lab: Lab, hub: Housed, own: Path
 ) -> None:
     pid = await away(hub.up)
-    machine = await away(joined, lab, hub, folder)
+    machine = await away(joined, lab, hub, own)
     async with machine.node() as node:
         line = await machine.dial(node)
         await line.answered()
@@ -133,9 +148,9 @@ async def test_after_a_kill_the_daemon_has_the_same_mesh_and_workers_dial_again(
         again.writer.close()
 
 
-def test_a_daemon_that_ends_takes_its_mesh_down(lab: Lab, hub: Housed, folder: Path) -> None:
+def test_a_daemon_that_ends_takes_its_mesh_down(lab: Lab, hub: Housed, own: Path) -> None:
     pid = hub.up()
-    joined(lab, hub, folder)
+    joined(lab, hub, own)
     before = engines(hub)
     assert before
     os.kill(pid, signal.SIGTERM)
@@ -144,14 +159,15 @@ def test_a_daemon_that_ends_takes_its_mesh_down(lab: Lab, hub: Housed, folder: P
     assert lab.sh("hub", "ss -Hlnu 'sport = 51820'") == ""
 
 
+@pytest.mark.campaign  # five starts of a daemon
 def test_two_daemons_of_one_machine_each_have_a_mesh_when_their_ports_differ(
-    lab: Lab, hub: Housed, folder: Path
+    lab: Lab, hub: Housed, own: Path
 ) -> None:
     hub.up()
     hub.json("token", "new")
-    (folder / "two").mkdir()
-    two = Housed(folder / "two", lab, "hub", HUB)
-    file = folder / "two/.config/outrider/outrider.toml"
+    (own / "two").mkdir()
+    two = Housed(own / "two", lab, "hub", HUB)
+    file = own / "two/.config/outrider/outrider.toml"
     text = file.read_text()
     try:
         two.up()
@@ -174,9 +190,9 @@ def test_two_daemons_of_one_machine_each_have_a_mesh_when_their_ports_differ(
         two.outrider("down")
 
 
-async def test_nobody_but_a_worker_reaches_the_control_port(lab: Lab, hub: Housed, folder: Path) -> None:
+async def test_nobody_but_a_worker_reaches_the_control_port(lab: Lab, hub: Housed, own: Path) -> None:
     await away(hub.up)
-    machine = await away(joined, lab, hub, folder)
+    machine = await away(joined, lab, hub, own)
     harness, port = str(machine.harness), machine.answer.control
     await away(lab.sh, "gpu-2", f"ip -6 route add {machine.answer.prefix} via {HUB}")
     await away(lab.forward, "hub")
