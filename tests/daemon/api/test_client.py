@@ -388,11 +388,12 @@ async def test_a_follower_outlives_the_daemon(harness: FakeHarness, path: Path) 
         assert isinstance(await anext(stream), Lost)
 
 
-async def test_a_follower_waits_where_the_daemon_is_not_ready(client: Client, harness: FakeHarness) -> None:
+async def test_a_follower_waits_where_the_daemon_is_not_ready(
+    http: Http, path: Path, harness: FakeHarness
+) -> None:
     id = harness.session()
     harness.failure = Unready("starting")
-    client._longest_wait = 0.0
-    async with aclosing(client.follow(id)) as stream:
+    async with Client(path, longest_wait=0.0) as client, aclosing(client.follow(id)) as stream:
         lost = await anext(stream)
         assert isinstance(lost, Lost)
         assert lost.why == "starting"
