@@ -291,3 +291,34 @@ def test_a8_three_thinking_blocks_of_one_message_stay_three() -> None:
     answer = json.loads(sent(book, (Anthropic(), "claude-x")))["messages"][1]["content"]
     assert [block["thinking"] for block in answer[:3]] == texts
     assert [block["signature"] for block in answer[:3]] == ["sig0==", "sig1==", "sig2=="]
+
+
+def test_a8_what_was_thought_is_neither_normalised_nor_trimmed_between_its_stream_and_the_next_request() -> (
+    None
+):
+    pieces = [" e", "\u0301 is not é ", "\ufb01 \n"]
+    start = {"type": "thinking", "thinking": "", "signature": ""}
+    deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces]
+    events = [
+        {"type": "message_start", "message": {"model": "claude-x", "usage": {}}},
+        {"type": "content_block_start", "index": 0, "content_block": start},
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "signature_delta", "signature": "sig="},
+        },
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": "So."}},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+    stream = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+    book = Book()
+    book.message("go")
+    for block in blocks(decode([stream])):
+        book.keep(written(block, "anthropic"))
+    book.step("s1", 4, provider="anthropic", model="claude-x")
+    (thought, _) = json.loads(sent(book, (Anthropic(), "claude-x")))["messages"][1]["content"]
+    assert thought == {"type": "thinking", "thinking": "".join(pieces), "signature": "sig="}
