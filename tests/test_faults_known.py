@@ -59,6 +59,7 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "A8 thinking that is changed or sent to another": (
         f"{HISTORY}::test_a8_a10_what_was_signed_goes_back_byte_for_byte_after_a_restart",
         f"{HISTORY}::test_a8_three_thinking_blocks_of_one_message_stay_three",
+        f"{HISTORY}::test_a8_what_was_thought_is_neither_normalised_nor_trimmed_between_its_stream_and_the_next_request",
         f"{PROVIDER}/test_anthropic.py::test_thinking_goes_back_to_the_model_that_signed_it_alone",
         f"{PROVIDER}/test_wire_property.py::test_of_anothers_thinking_nothing_is_sent_and_of_its_calls_all",
     ),

@@ -23,6 +23,7 @@ from daemon.protocol.records import BadRecord, Config, Record, Status
 from daemon.provider.base import ProviderError, Query, Request, Wire
 from daemon.statefile.errors import StateFileError
 from daemon.statefile.index import FILE
+from daemon.statefile.memory import MemoryStore
 from daemon.statefile.store import Store
 from tests.daemon.harness.doubles import Bench, Clock, FakePool, FakeProvider, Scripted, bench, says, text
 from tests.daemon.statefile.fakes import Disk as Held
@@ -526,6 +527,21 @@ def meddle(data: Path, ids: list[str], op: tuple[Any, ...]) -> None:
             whole = bytearray(path_of(data, id).read_bytes())
             whole[20] ^= 1
             path_of(data, id).write_bytes(whole + b" ")
+
+
+async def test_sessions_in_memory_that_were_forgotten_are_gone_from_all_that_is_asked(tmp_path: Path) -> None:
+    store = MemoryStore(tmp_path, most=1)
+    async with bench(store, Same(), FakePool("w")) as b:
+        ids = [await b.session("") for _ in range(3)]
+        assert len(await b.harness.list()) == 3
+        for id in ids:
+            await b.harness.end(id, "me")
+        assert [info.id for info in await b.harness.list()] == ids[-1:]
+        assert await b.harness.tally() == {"ended": 1}
+        for id in ids[:-1]:
+            for ask in (b.harness.info, b.harness.log):
+                with pytest.raises(errors.NotFound):
+                    await ask(id)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
