@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import io
 import os
 import signal
 import sys
@@ -50,6 +51,7 @@ def run(
     own = _themes(themes)
     given = Given(where, here, cwd, start, own, _theme(theme, own), _keys(keys), _colours())
     desk = Desk(state, where)
+    _draw_what_it_can()
     try:
         code = asyncio.run(_run(client, desk, given))
     finally:
@@ -58,6 +60,12 @@ def run(
         print(f"outrider: {desk.complaint}", file=sys.stderr)  # noqa: T201 - the screen is gone
     _leave(code)
     return code
+
+
+def _draw_what_it_can() -> None:
+    """A terminal that is not one of UTF-8 gets a `?` for what it has no sign for: `\\u2502` would shift the line."""
+    if isinstance(sys.__stderr__, io.TextIOWrapper):
+        sys.__stderr__.reconfigure(errors="replace")
 
 
 async def _run(client: Client, desk: Desk, given: Given) -> int:

@@ -19,8 +19,9 @@ UI = "tui.main"  # by its name: the daemon imports none of it, and no other verb
 
 
 def wanted(environ: Mapping[str, str]) -> bool:
-    """Whether there is a terminal to show it on, or a page of `serve` that is one."""
-    return bool(environ.get("TEXTUAL_DRIVER")) or (is_terminal(sys.stdin) and is_terminal(sys.stdout))
+    """Whether there is a terminal to show it on (it draws on stderr), or a page of `serve` that is one."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    return bool(environ.get("TEXTUAL_DRIVER")) or all(out is not None and is_terminal(out) for out in streams)
 
 
 def show(socket: str, url: str, environ: Mapping[str, str]) -> int:

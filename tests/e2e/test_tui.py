@@ -307,5 +307,26 @@ def test_stopped_and_let_go_on_it_is_typed_into_as_before(here: Place) -> None:
         screen.ended()
 
 
+def test_a_terminal_that_is_not_one_of_utf_8_gets_what_it_can_show(here: Place) -> None:
+    here.up()
+    here.ok("run", "--model", "rehearsal/echo", "Zäune")
+    with tmux(
+        here.home, OUTRIDER, {**here.environ, "PYTHONIOENCODING": "ascii"}, here.work, (80, 24)
+    ) as screen:
+        assert "\\" not in screen.until("Z?une", "? closed")
+        screen.press("C-q")
+        screen.ended()
+
+
+def test_where_it_could_not_draw_help_is_printed(here: Place) -> None:
+    command = [
+        "sh",
+        "-c",
+        f"{shlex.join(OUTRIDER)} 2>/dev/null; {shlex.join(OUTRIDER)} 2>&-; echo ended; cat",
+    ]
+    with tmux(here.home, command, here.environ, here.work, (160, 200)) as screen:
+        assert screen.until("ended").count("Usage: outrider") == 2
+
+
 def threads(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
