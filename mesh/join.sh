@@ -194,8 +194,9 @@ tidy() {
   [ -z "$quiet" ] || rm -rf "$quiet"
   [ -z "$lock" ] || rm -rf "$lock"
 }
+exec 3>&2 # a trap has the redirections of what it interrupts
 trap tidy EXIT
-trap 'say "join.sh: interrupted; nothing half is left" >&2; exit 130' INT
+trap 'say "join.sh: interrupted; nothing half is left" >&3; exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
 
@@ -457,7 +458,7 @@ os.chdir("/")
 os.execv(sys.argv[1], sys.argv[1:])
 '
   umask "$mask" # agents' files are as the user has them
-  printf '%s\n' "$token" | "$release/bin/python" -I -c "$launch" "$outrider" "$@" >>"$log" 2>&1 &
+  printf '%s\n' "$token" | "$release/bin/python" -I -c "$launch" "$outrider" "$@" >>"$log" 2>&1 3>&- &
   pid=$! worker=$! started=1
   umask 077
   printf '%s\n' "$pid" >"$pidfile" || fail 1 "$pidfile cannot be written: is the disk full?"

@@ -12,7 +12,7 @@ from typing import Any
 from daemon.worker import station
 from daemon.worker.station import Standing
 from tests.e2e import driving
-from tests.e2e.driving import pause
+from tests.e2e.driving import LOOK, pause
 from tests.e2e.meshing import Housed
 from tests.mesh.lab import Lab
 from tests.mesh.star import BACKEND, SLOW
@@ -139,7 +139,7 @@ async def until(what: Callable[[], Any], why: str) -> Any:
     try:
         async with asyncio.timeout(PATIENCE):
             while not (found := await asyncio.to_thread(what)):
-                await pause()
+                await pause(LOOK * SLOW)  # not all of the slow machine's only processor
     except TimeoutError:
         raise AssertionError(f"it did not become so: {why}") from None
     return found

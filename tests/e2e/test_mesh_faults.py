@@ -73,6 +73,8 @@ def own(folder: Path) -> Path:
 @pytest.fixture
 def gpu(lab: Lab, hub: Housed, own: Path) -> Iterator[Joiner]:
     """A machine that has joined nothing; whatever it is by then, it is out of the mesh after the test."""
+    if not hub.socket.exists():
+        hub.up()  # the test before had it down
     with joiner(lab, "gpu-1", own) as made:
         yield made
     hub.forget()

@@ -522,6 +522,7 @@ async def test_interrupted_while_it_installs_it_leaves_nothing_half(
             await asyncio.sleep(0.01)
         os.killpg(process.pid, number)
         assert await machine.finish(process) == 128 + number, machine.output
+    assert ("interrupted; nothing half is left" in machine.output) == (number == signal.SIGINT)
     assert machine.left() == []
     assert machine.starts() == []
 
