@@ -42,7 +42,7 @@ class OutriderApp(Deeds):
 
     CSS_PATH = "app.tcss"
     TITLE = "outrider"
-    COMMANDS = set(palette.PROVIDERS)
+    COMMANDS = {palette.Everything}
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
         keymap.key("app.quit", "ctrl+q", "quit", "Quit", first=True),

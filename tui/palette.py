@@ -63,20 +63,21 @@ class Actions(_Ours):
         if self.focused is not None:
             nodes = [self.focused, *(node for node in nodes if node is not self.focused)]
         keys = self.outrider.given.keys
-        seen: set[str] = set()
-        for node in nodes:
-            for binding in sorted(keymap.of(type(node).BINDINGS), key=lambda binding: not binding.show):
-                id = binding.id or ""
-                if id in seen | HIDDEN or not self._enabled(node, binding):
-                    continue
-                seen.add(id)
-                wanted = keys.get(id, binding.key)
-                shown = "" if wanted == keymap.REMOVED else "  ".join(map(keymap.display, wanted.split(",")))
-                yield (
-                    binding.description,
-                    f"{shown or 'no key'} · {id}",
-                    partial(self._run, node, binding.action),
-                )
+        idle: frozenset[str] = getattr(self.screen, "idle", frozenset)()
+        seen = set(HIDDEN | idle)
+        found = [(node, binding) for node in nodes for binding in keymap.of(type(node).BINDINGS)]
+        for node, binding in sorted(found, key=lambda one: not one[1].show):  # those of the last line first
+            id = binding.id or ""
+            if id in seen or not self._enabled(node, binding):
+                continue
+            seen.add(id)
+            wanted = keys.get(id, binding.key)
+            shown = "" if wanted == keymap.REMOVED else "  ".join(map(keymap.display, wanted.split(",")))
+            yield (
+                binding.description,
+                f"{shown or 'no key'} · {id}",
+                partial(self._run, node, binding.action),
+            )
 
     def _enabled(self, node: DOMNode, binding: Binding) -> bool:
         name = binding.action.partition("(")[0].rpartition(".")[2]
@@ -123,3 +124,20 @@ class Themes(_Ours):
 
 
 PROVIDERS: Final[tuple[type[Provider], ...]] = (Actions, Screens, Sessions, Themes)
+
+
+class Everything(Provider):
+    """All of them, one after the other: Textual has a set of providers, whose order is another one each time."""
+
+    def _parts(self) -> Iterator[Provider]:
+        return (kind(self.screen, self.match_style) for kind in PROVIDERS)
+
+    async def discover(self) -> Hits:
+        for part in self._parts():
+            async for hit in part.discover():
+                yield hit
+
+    async def search(self, query: str) -> Hits:
+        for part in self._parts():
+            async for hit in part.search(query):
+                yield hit

@@ -171,3 +171,35 @@ def test_the_terminals_own_dark_blue_is_not_written_on_its_black() -> None:
         for theme in (BUILTIN_THEMES["ansi-dark"], BUILTIN_THEMES["ansi-light"])
     )
     assert (dark["text-primary"], light["text-primary"]) == ("ansi_bright_blue", "ansi_blue")
+
+
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "ansi-dark", "ansi-light"])
+async def test_the_line_of_the_palette_that_the_cursor_is_on_can_be_read(tmp_path: Path, theme: str) -> None:
+    async with running(Fake(), tmp_path, theme=theme) as on:
+        await on.sees("No session yet")
+        await on.press("ctrl+p")
+        await on.sees("n · sessions.new")
+        await on.press("down")
+
+        def looks(word: str) -> list[tuple[Terminal | None, Terminal | None]]:
+            return [
+                (style.color, style.bgcolor)
+                for strip in on.app.screen._compositor.render_strips()
+                for text, style, _ in strip
+                if style is not None and text.strip() == word
+            ]
+
+        def marked() -> list[tuple[Terminal | None, Terminal | None]]:
+            return [
+                look
+                for word in ("New", "Workers")
+                for look in looks(word)[:1]
+                if look[1] != looks("Up")[0][1]
+            ]
+
+        await on.until(marked)
+        ((written, ground),) = marked()
+        assert written != ground
+        if not theme.startswith("ansi"):
+            assert not {text.strip() for text, _ in faint(on)} & {"Up", "Down"}
+            assert colours.contrast(*(Color.from_rich_color(one) for one in (written, ground) if one)) > FAINT
