@@ -27,13 +27,14 @@ _OPEN: Final = (
     f"{{ \\builtin :; }} 2>/dev/null {TRIED_FD}>&1 || \\exec >&{OUTPUT_FD}; "
     f"{{ \\builtin :; }} {TRIED_FD}>&2 2>/dev/null || \\exec 2>&{OUTPUT_FD};"
 )
-# What it has sent elsewhere stays there, and each later run says so. Not of a pipe: as a rule that is `tee`, whose
-# output comes back here. The shell's standard error is looked at as a copy, as this must print nothing under `set -x`.
+# What it has sent elsewhere stays there, and each later run says so. Of a pipe the reaper knows whether who reads it,
+# as `tee`, prints it here. The shell's standard error is looked at as a copy: this must print nothing under `set -x`.
 _AWAY: Final = (
     "{ "
     + " ".join(
         f"\\builtin test /proc/self/fd/{fd} -ef /proc/self/fd/{OUTPUT_FD} || "
-        f"\\builtin test -p /proc/self/fd/{fd} || \\builtin echo away {number} >&{STATUS_FD};"
+        f"{{ \\builtin test -p /proc/self/fd/{fd} && \\builtin echo piped {number} >&{STATUS_FD}; }} || "
+        f"\\builtin echo away {number} >&{STATUS_FD};"
         for number, fd in ((1, 1), (2, TRIED_FD))
     )
     + f" }} {TRIED_FD}>&2 2>/dev/null;"
@@ -117,13 +118,13 @@ class Bash(Interpreter):
         return line.encode(errors="surrogateescape")
 
     def _is_straight(self) -> bool:
-        """Whether both of the shell's streams are surely open, and pipes: no is no answer, then the shell looks.
+        """Whether both of the shell's streams surely come here: no is no answer, then the shell looks.
 
         While it still tidies up it has its error elsewhere, and for an instant the status pipe as its output. So the
         error is looked at first: once that is straight, the output is what the code has left.
         """
         try:
-            return all(os.readlink(path).startswith("pipe:") for path in self._outputs)
+            return all(os.readlink(path) == self._pipe for path in self._outputs)
         except OSError:
             return False
 
@@ -142,8 +143,13 @@ class Bash(Interpreter):
     def _heard(self, words: list[bytes]) -> None:
         if words == [b"probe", b"%d" % self._probe] and not self._answered.done():
             self._answered.set_result(None)
-        if len(words) == 2 and words[0] == b"away" and words[1] in _STREAMS:
-            self._away.append(words[1])
+        match words:
+            case [b"away", number] if number in _STREAMS:
+                self._away.append(number)
+            case [b"piped", number] if number in _STREAMS and int(number) not in self._reaper.returning:
+                self._away.append(number)
+            case _:
+                pass
 
     def _remarks(self) -> tuple[str, ...]:
         return tuple(

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -138,6 +138,7 @@ class Reaper:
         self._threads = ""
         self.printing = False  # a new process holds the output open
         self.detour = False  # the interpreter's output goes through another process first
+        self.returning: Collection[int] = ()  # which of it, by its descriptor's number, is printed by that
 
     async def start(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str, fds: Mapping[int, int]
@@ -256,6 +257,8 @@ class Reaper:
             )
         except OSError:
             return False
+        if self._alone:
+            self.returning = ()
         return self._alone
 
     async def call(self, op: str, **arguments: Any) -> dict[str, Any]:
@@ -297,6 +300,7 @@ class Reaper:
         self._alone = bool(answer["alone"])
         self.printing = bool(answer["printing"])
         self.detour = bool(answer["detour"])
+        self.returning = answer["returning"]
         return processes(answer["processes"])
 
     async def signal(self, *, interpreter: int = 0, others: int = 0) -> tuple[Process, ...]:

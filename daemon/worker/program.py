@@ -40,6 +40,7 @@ class Program(abc.ABC):
         self._killed = Stop()
         self._look = select.poll()  # at the status pipe, past the loop
         self._inner = -1  # a descriptor of the interpreter's own process
+        self._pipe = ""  # what a link in /proc says of a descriptor of its output
 
     @property
     def gone(self) -> bool:
@@ -75,6 +76,7 @@ class Program(abc.ABC):
             os.close(fds[0])
             fds[OUTPUT_FD] = output_write
         fds |= {self.CONTROL_FD: control_read, STATUS_FD: status_write}
+        self._pipe = f"pipe:[{os.fstat(output_read).st_ino}]"
         for fd in (self._control, self._status):
             os.set_blocking(fd, False)
         self._pump = Pump(output_read, self._spawn)

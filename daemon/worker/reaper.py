@@ -134,6 +134,16 @@ def name(pid: int) -> str:
     return text if len(text) <= NAME_LENGTH else text[: NAME_LENGTH - 1] + "…"
 
 
+def link(pid: int, number: int) -> str | None:
+    """What a process has as that descriptor, empty for nothing; None where it may not be looked at."""
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{number}")
+    except PermissionError:
+        return None
+    except OSError:
+        return ""
+
+
 def program(pid: int) -> str:
     """The file that a process runs."""
     try:
@@ -277,7 +287,7 @@ class Reaper:
             "processes": [[one.pid, name(one.pid)] for one in new],
             "alone": not beside,
             "printing": any(self.holds_output(one.pid) for one in new),
-            "detour": bool(beside) and self.detour(),
+            **self.detours(beside),
         }
 
     def holds_output(self, pid: int) -> bool:
@@ -296,15 +306,36 @@ class Reaper:
                 continue
         return False
 
-    def detour(self) -> bool:
-        """Whether the interpreter's own output is a pipe to another process by now."""
-        for number in (1, 2):
-            try:
-                found = os.stat(f"/proc/{self.inner.pid if self.inner else self.shell}/fd/{number}")
-            except OSError:
-                continue
-            if stat.S_ISFIFO(found.st_mode) and found.st_ino != self.output:
-                return True
+    def detours(self, beside: list[Process]) -> dict[str, Any]:
+        """Whether the interpreter's own output is a pipe to another process by now, and which of it comes back."""
+        pid = self.inner.pid if self.inner else self.shell
+        found: dict[int, str] = {}
+        for number in (1, 2) if beside else ():
+            with contextlib.suppress(OSError):
+                status = os.stat(f"/proc/{pid}/fd/{number}")
+                if stat.S_ISFIFO(status.st_mode) and status.st_ino != self.output:
+                    found[number] = os.readlink(f"/proc/{pid}/fd/{number}")
+        back = [number for number, pipe in found.items() if self.comes_back(pipe, beside)]
+        return {"detour": bool(found), "returning": back}
+
+    def comes_back(self, pipe: str, beside: list[Process]) -> bool:
+        """Whether what goes into a pipe is printed here by who has it as its input, itself or through others.
+
+        Who cannot be looked at may print it. A shell that has started another one to read only waits for that.
+        """
+        ours = (f"pipe:[{self.output}]", None)
+        links = {one: (link(one.pid, 0), link(one.pid, 1)) for one in beside}
+        todo, seen = [pipe], {pipe}
+        while todo:
+            pipe = todo.pop()
+            readers = [one for one in beside if links[one][0] in (pipe, None)]
+            waiting = {one.parent for one in readers}
+            for target in (links[one][1] for one in readers if one.pid not in waiting):
+                if target in ours:
+                    return True
+                if target.startswith("pipe:") and target not in seen:
+                    seen.add(target)
+                    todo.append(target)
         return False
 
     def signal(self, interpreter: int, others: int) -> dict[str, Any]:
@@ -407,7 +438,8 @@ class Reaper:
                 return True
             if now > give_up:
                 return not found and not all(map(self.is_interpreter, spared))
-            ended |= self.snatch({one.pid for one in spared})
+            for pid, title in self.snatch({one.pid for one in spared}).items():
+                ended.setdefault(pid, title)  # a name from before it was hit is a better one
             time.sleep(ROUND)
 
     def is_spared(self, one: Process) -> bool:

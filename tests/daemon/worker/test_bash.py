@@ -14,6 +14,7 @@ from daemon.protocol import frames
 from daemon.worker import bash, interpreter, login, program
 from daemon.worker.keeper import SOCKET, Keeper
 from tests.daemon.worker.dialing import Dial, Ran, Refused
+from tests.e2e.driving import becomes
 
 
 async def test_output_and_status_come_back(dial: Dial) -> None:
@@ -316,6 +317,42 @@ async def test_output_that_code_has_sent_elsewhere_comes_back_as_the_note_says(d
     await dial.run("; ".join(undo))
     back = await dial.run("echo out")
     assert (back.text.splitlines()[1:], back.end.notes) == (["++ echo out", "out"], ())
+
+
+@pytest.mark.parametrize(
+    ("through", "comes"),
+    [
+        ("tee {log}", True),
+        ('while read -r x; do echo "$x" >>{log}; echo "$x"; done', True),
+        ("sed s/x/x/ | tee {log}", True),
+        ("cat >{log}", False),
+        ("sed s/x/x/ | cat >{log}", False),
+        ('while read -r x; do echo "$x" >>{log}; done >/dev/null', False),
+    ],
+)
+async def test_output_that_another_process_reads_is_told_where_it_does_not_come_back(
+    dial: Dial, tmp_path: Path, through: str, comes: bool
+) -> None:
+    log = tmp_path / "log"
+    assert (await dial.run(f"exec > >({through.format(log=log)})")).end.notes[1:] == ()
+    for word in ("one", "two"):
+        ran = await dial.run(f"echo {word}")
+        said = [note for note in ran.end.notes if "standard output of this bash goes where" in note]
+        assert len(said) == (not comes)
+        if comes and through.startswith("tee"):
+            assert ran.text == f"{word}\n"
+    await dial.run("exec >&-")
+    back = await dial.run("echo back")
+    assert "back" in back.text.splitlines()
+    assert "goes where" not in back.notes
+    await becomes(lambda: log.exists() and "one\n" in log.read_text(), "what read it has written it")
+
+
+async def test_output_into_a_pipe_that_nobody_reads_any_more_is_told(dial: Dial) -> None:
+    await dial.run("exec 2> >(cat >&2); kill -9 $!; while kill -0 $! 2>/dev/null; do :; done")
+    ran = await dial.run("echo on")
+    assert (ran.text, len(ran.end.notes)) == ("on\n", 1)
+    assert "standard error of this bash goes where an earlier run sent it" in ran.notes
 
 
 async def test_the_time_limit_ends_a_run_and_keeps_its_output(dial: Dial) -> None:
