@@ -104,10 +104,11 @@ def test_config_takes_out_what_is_set_to_null(said: Said, id: str) -> None:
     said("config", id, "--param", "temperature=0.5", "--context", "9000", "--limit", "tokens=5")
     said("config", id, "--set", "params.temperature=null", "--set", "context=null", "--limit", "steps=null")
     config = json.loads(said("config", id, "--json"))["config"]
-    assert config.get("params", {}) == {}
+    assert config["params"] == {"temperature": None}, "it is taken out of each request"
     assert config["limits"] == {"tokens": 5}
     assert "context" not in config
     assert json.loads(said("config", id, "--set", "limits=null", "--json"))["config"]["limits"] == {}
+    assert "params" not in json.loads(said("config", id, "--set", "params=null", "--json"))["config"]
 
 
 def test_another_model_answers_from_the_next_step_on(said: Said, id: str) -> None:
