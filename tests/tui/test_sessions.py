@@ -1,5 +1,6 @@
 """The list: what it shows in every state, and each of its keys."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from daemon.client import ApiFailure
 from daemon.protocol import api
 from daemon.protocol.records import JSON, CallBody, Config, ErrorBody, WorkerRef
 from tests.tui.daemonfake import FakeClient, info, stored, worker
-from tests.tui.driving import Driver, running
+from tests.tui.driving import CLOCK, Driver, running
 from tui.screens.sessions import SessionsScreen
 from tui.widgets.table import SessionTable
 
@@ -199,6 +200,22 @@ async def test_an_id_is_copied(tmp_path: Path) -> None:
         assert on.app.clipboard == "c3"
 
 
+async def test_while_nothing_happens_only_a_row_whose_age_is_another_is_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = three()
+    client.change("a1", updated="2026-11-30T09:00:00.000Z")
+    async with running(client, tmp_path, (140, 20)) as on:
+        await on.sees("3 h")
+        drawn: list[int] = []
+        monkeypatch.setattr(table(on), "_refresh_row", drawn.append)
+        table(on).tick()
+        assert drawn == []
+        monkeypatch.setattr(table(on), "_now", lambda: CLOCK + timedelta(seconds=1))
+        table(on).tick()
+        assert drawn == [0, 1]
+
+
 async def test_the_order_goes_round(tmp_path: Path) -> None:
     async with running(three(), tmp_path) as on:
         await on.until(lambda: len(table(on).ids) == 3)
@@ -360,3 +377,15 @@ async def test_every_word_stands_out_from_its_background(tmp_path: Path, theme: 
                 if text.strip() and style and style.color and style.bgcolor:
                     ink, paper = (Color.from_rich_color(one) for one in (style.color, style.bgcolor))
                     assert abs(ink.brightness - paper.brightness) > 0.2, (text, ink, paper)
+
+
+async def test_a_session_of_an_agent_has_its_name_before_the_title_and_is_found_by_it(tmp_path: Path) -> None:
+    client = three()
+    config = Config("rehearsal/echo", workers=(WorkerRef("local"),), agent="greeter")
+    client.add(info("d4", "closed", "Say hello", updated=at(4), config=config))
+    async with running(client, tmp_path) as on:
+        await on.sees("greeter · Say hello")
+        await on.press("slash", *"greeter", "enter")
+        await on.sees("1 of 4 sessions")
+        await on.press("enter")
+        await on.sees("✓ closed  greeter · Say hello")

@@ -75,7 +75,7 @@ class SessionsScreen(DaemonScreen):
 
     def _tick(self) -> None:
         if self.is_current:
-            self.table.refresh()
+            self.table.tick()
             self._look()
 
     def _look(self) -> None:

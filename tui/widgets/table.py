@@ -95,6 +95,7 @@ class SessionTable(ScrollView, can_focus=True):
         self._now = now
         self._head = 1 if head else 0
         self._places: dict[str, int] = {}
+        self._ages: dict[str, str] = {}  # as they are on the screen, of sessions that were
 
     # ---- what is in it
 
@@ -104,6 +105,7 @@ class SessionTable(ScrollView, can_focus=True):
         offset = at - self.scroll_offset.y
         self._places = {id: place for place, id in enumerate(ids)}
         self.ids = tuple(ids)
+        self._ages.clear()
         self._resize()
         if self.cursor not in self._places:
             self.cursor = ids[min(at, len(ids) - 1)] if ids else ""
@@ -118,6 +120,14 @@ class SessionTable(ScrollView, can_focus=True):
         top, bottom = self._window()
         for at in range(top, bottom):
             if self.ids[at] in ids:
+                self._refresh_row(at)
+
+    def tick(self) -> None:
+        """Draw the rows again whose age is another by now: most are the same for minutes."""
+        now, (top, bottom) = self._now(), self._window()
+        for at in range(top, bottom):
+            id = self.ids[at]
+            if id in self._ages and words.age(self._describe(id).info.updated, now) != self._ages[id]:
                 self._refresh_row(at)
 
     @property
@@ -139,6 +149,7 @@ class SessionTable(ScrollView, can_focus=True):
         self.virtual_size = Size(self.size.width, len(self.ids) + self._head)
 
     def on_resize(self) -> None:
+        self._ages.clear()
         self._resize()
         self._settle()
         self.refresh()
@@ -238,7 +249,7 @@ class SessionTable(ScrollView, can_focus=True):
                 colour = "warning" if row.attention == "waiting" else words.COLOURS[info.status]
                 return _fit(text, size), tinted(colour)
             case "title":
-                text = line(words.title(info))
+                text = line(words.called(info))
                 return _fit(text, size), style + Style(bold=bool(row.attention)) if info.title else dim
             case "doing":
                 colour = {"failed": "error", "waiting": "warning"}.get(row.attention, "")
@@ -256,7 +267,8 @@ class SessionTable(ScrollView, can_focus=True):
                 colour = "error" if share > 0.9 else "warning" if share > 0.75 else ""
                 return _fit(drawn, size), tinted(colour) if colour else dim
             case "updated":
-                return words.age(info.updated, self._now()).rjust(size - 1) + " ", dim
+                age = self._ages[info.id] = words.age(info.updated, self._now())
+                return age.rjust(size - 1) + " ", dim
 
 
 def _columns(width: int) -> list[tuple[Column, int]]:
