@@ -98,7 +98,7 @@ class Sessions(_Ours):
 
     def _hits(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         for info in self.outrider.roster.rows():
-            name = f"go to session {line(words.title(info), 80)}"
+            name = f"go to session {line(words.called(info), 80)}"
             yield name, f"{info.status} · {line(info.id)}", partial(self.outrider.open_session, info.id)
 
 

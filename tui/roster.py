@@ -101,12 +101,18 @@ class Roster:
         return found
 
     def _passes(self, info: api.Info, words: Sequence[str]) -> bool:
-        """Every word is the status, or stands in title, model, id or a worker's name; `!` is what wants a person."""
+        """Every word is the status, or stands in one of its names, title or id; `!` is what wants a person."""
         statuses = [word for word in words if word in WORDS]
         if statuses and info.status not in statuses:
             return False
         text = " ".join(
-            (info.title, info.config.model, info.id, *(ref.name for ref in info.config.workers))
+            (
+                info.config.agent,
+                info.title,
+                info.config.model,
+                info.id,
+                *(ref.name for ref in info.config.workers),
+            )
         ).lower()
         return all(
             word in statuses or (word == "!" and self.attention(info) != "") or word in text for word in words

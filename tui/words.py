@@ -81,6 +81,11 @@ def title(info: api.Info) -> str:
     return info.title or "(no message yet)"
 
 
+def called(info: api.Info) -> str:
+    """A session's title, behind the agent's name where it is one's."""
+    return f"{info.config.agent} · {title(info)}" if info.config.agent else title(info)
+
+
 def workers(info: api.Info, absent: tuple[str, ...]) -> str:
     """A session's workers by name, `name?` for those that are not here."""
     return " ".join(f"{ref.name}?" if ref.name in absent else ref.name for ref in info.config.workers) or "-"

@@ -47,8 +47,14 @@ async def ls(place: Where, status: Status | None, limit: int, json: bool) -> int
         say_json(found)
     elif found:
         paid = any(info.cost or _unpriced(info) for info in found)
+        made = any(info.config.agent for info in found)
         table(
-            ("ID", "STATUS", "UPDATED", "CONTEXT", *(("COST",) if paid else ()), "MODEL", "TITLE"),
+            (
+                *("ID", "STATUS", "UPDATED", "CONTEXT"),
+                *(("COST",) if paid else ()),
+                *(("AGENT",) if made else ()),
+                *("MODEL", "TITLE"),
+            ),
             [
                 (
                     info.id,
@@ -56,6 +62,7 @@ async def ls(place: Where, status: Status | None, limit: int, json: bool) -> int
                     ago(info.updated),
                     _context(info),
                     *((UNKNOWN if _unpriced(info) else dollars(info.cost),) if paid else ()),
+                    *((info.config.agent,) if made else ()),
                     info.config.model,
                     info.title,
                 )

@@ -429,5 +429,8 @@ def test_a_daemon_takes_definitions_by_file_and_folder(here: Place) -> None:
     here.json("up", "--listen", "none", "--agent", os.path.dirname(file))
     id = here.ok("new", "--agent", "waiter", "--input", "what=the end").strip()
     assert "Wait for the end." in here.ok("tail", "--full", id)
+    head, row = here.ok("ls").splitlines()
+    assert head.split() == ["ID", "STATUS", "UPDATED", "CONTEXT", "AGENT", "MODEL", "TITLE"]
+    assert row.split()[-3] == "waiter"
     done = here.outrider("new", "--agent", "nobody")
     assert "there is no agent 'nobody'" in done.stderr

@@ -53,7 +53,7 @@ class SessionHeader(Widget):
         model = _short(line(info.config.model), width // 3)
         copy = f"  copy of {line(info.from_.session[:8])}" if info.from_ is not None and width >= WIDE else ""
         room = width - first.cell_len - cell_len(model) - len(copy) - 5
-        title = line(words.title(info))
+        title = line(words.called(info))
         if cell_len(title) > max(room, 4):
             title = set_cell_size(title, max(room - 1, 3)).rstrip() + "…"
         first.append("  ").append(title, self._style("title"))
