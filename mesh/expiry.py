@@ -46,7 +46,8 @@ def noted(
 ) -> dict[int, float | None]:
     """What changed: since when nodes are quiet, None for those that are heard of again; for `Registry.note`.
 
-    A node that was quiet stays so until something is heard of it, also across a restart.
+    A node that was quiet stays so until something is heard of it, also across a restart; or until the clock is set
+    back to before that, since nothing that is heard by then would be newer.
     """
     changes: dict[int, float | None] = {}
     for node in nodes:
@@ -54,7 +55,7 @@ def noted(
         if node.quiet is None:
             if quiet(news, max(since, node.joined), now, handshake, still):
                 changes[node.number] = now
-        elif max(news.handshake, news.moved) > node.quiet:
+        elif max(news.handshake, news.moved) > node.quiet or node.quiet > now:  # the clock was ahead then
             changes[node.number] = None
     return changes
 

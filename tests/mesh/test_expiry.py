@@ -54,6 +54,14 @@ def test_becoming_quiet_and_being_heard_again_are_noted_once() -> None:
     assert expiry.noted([NODE], {2: Heard(1001.0, 900.0)}, 0.0, 1101.0) == {2: None}
 
 
+def test_a_node_that_became_quiet_while_the_clock_was_ahead_is_heard_once_it_is_right() -> None:
+    ahead = msgspec.structs.replace(NODE, quiet=4600.0)
+    assert expiry.noted([ahead], {2: Heard(1000.0, 1000.0)}, 0.0, 1010.0) == {2: None}
+    right = msgspec.structs.replace(NODE, quiet=None)
+    assert expiry.noted([right], {2: Heard(1000.0, 1000.0)}, 0.0, 1179.0) == {}
+    assert expiry.noted([right], {2: Heard(1000.0, 1000.0)}, 0.0, 1180.0) == {2: 1180.0}
+
+
 def test_a_machine_that_just_joined_has_time_to_connect() -> None:
     fresh = [msgspec.structs.replace(NODE, quiet=None, joined=5000.0)]
     assert expiry.noted(fresh, {}, 0.0, 5179.0) == {}
