@@ -30,6 +30,7 @@ from tui.widgets.table import Row
 FLUSH: Final = 0.1  # seconds in which changes of sessions are gathered before the screen is told
 SAVE: Final = 1.0  # seconds in which changes of drafts are gathered before they are written
 AGAIN: Final = 5.0  # seconds until a daemon that refused to be watched is asked again
+WORTH: Final = 3.0  # seconds after which a lost connection is told of
 KEY: Final = "OUTRIDER_KEY"
 KEYLESS: Final = 401
 TOASTS: Final = 3  # at once; more are counted
@@ -155,9 +156,12 @@ class OutriderApp(Deeds):
                 self.mark(waiting ^ now)
             case Lost():
                 self._tries += 1
-                if self._tries > 1 or not self.roster.loaded:  # one that is back at once is not worth a word
-                    self._link(line(event.why.partition(";")[0], 500))
+                why = line(event.why.partition(";")[0], 500)
                 self.linked.clear()
+                if self._tries > 1 or not self.roster.loaded:
+                    self._link(why)
+                else:  # one that is back at once is not worth a word
+                    self.set_timer(WORTH, lambda: self._still_lost(why))
             case Back():
                 pass  # a State follows
             case _:
@@ -170,6 +174,11 @@ class OutriderApp(Deeds):
         if lost != self.lost:
             self.lost = lost
             self.mark(set())
+
+    def _still_lost(self, why: str) -> None:
+        """Also of a daemon that takes connections and says nothing on them, as one that is stopped does."""
+        if not self.linked.is_set() and not self.lost:
+            self._link(why)
 
     async def _catch_up(self, state: api.State) -> None:
         """The models' limits, and the sessions that a State had no room for."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.client import Lost
 from daemon.protocol.records import TEXT
 from tests.tui.daemonfake import FakeClient, info
 from tests.tui.driving import Driver, running
@@ -309,3 +310,32 @@ async def test_ctrl_c_copies_and_does_not_quit(tmp_path: Path) -> None:
         await on.press("ctrl+c")
         assert on.app.clipboard == "words"
         assert on.app.is_running
+
+
+async def test_a_daemon_that_takes_connections_and_says_nothing_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tui.app.WORTH", 0.01)
+    client = two()
+    async with running(client, tmp_path) as on:
+        await on.until(lambda: on.app.linked.is_set())
+        client.tell(Lost("it was silent for 45 s; wait", 1.0))  # and there is no second one: connecting works
+        await on.sees("▲ it was silent for 45 s")
+        client.back()
+        await on.until(lambda: "▲" not in on.text())
+
+
+async def test_a_connection_that_is_back_at_once_is_not_worth_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tui.app.WORTH", 0.01)
+    client = two()
+    async with running(client, tmp_path) as on:
+        await on.until(lambda: on.app.linked.is_set())
+        told: list[str] = []
+        monkeypatch.setattr(on.app, "_link", told.append)
+        client.tell(Lost("it was cut", 1.0))
+        await on.until(lambda: not on.app.linked.is_set())
+        on.app.linked.set()
+        on.app._still_lost("it was cut")
+        assert told == []
