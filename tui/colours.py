@@ -25,6 +25,7 @@ PAIRS: Final = (
     ("block-cursor-foreground", "block-cursor-background"),
     ("block-cursor-blurred-foreground", "block-cursor-blurred-background"),
     ("input-selection-foreground", "input-selection-background"),
+    ("screen-selection-foreground", "screen-selection-background"),
     *((f"text-{role}", "background") for role in ("primary", "secondary", "accent")),
     *((f"text-{role}", "background") for role in ("success", "warning", "error")),
 )
@@ -38,6 +39,8 @@ def readable(variables: Mapping[str, str], keep: frozenset[str]) -> dict[str, st
     made = dict(variables)
     if made.get("text-disabled") == DISABLED[0] and "text-disabled" not in keep:
         made["text-disabled"] = DISABLED[1]
+    if made.get("screen-selection-foreground") == "transparent":  # drawn so, text is of its ground's colour
+        made["screen-selection-foreground"] = made["foreground"]
     if made.get("ansi-background") == "ansi_black":
         made |= {
             name: "ansi_bright_blue" for name in BLUE if made.get(name) == "ansi_blue" and name not in keep

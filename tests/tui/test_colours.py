@@ -18,6 +18,7 @@ from tests.tui.daemonfake import info, stored
 from tests.tui.driving import Driver, running
 from tests.tui.test_looks import Fake, many, tokens
 from tui import colours, themes
+from tui.log.rows import Rows
 
 COLOURED = [name for name, theme in BUILTIN_THEMES.items() if not theme.ansi]
 FAINT = 3.0  # contrast of large text, by WCAG 2: what is beside the point has no less
@@ -38,6 +39,16 @@ def faint(on: Driver) -> list[tuple[str, float]]:
                 if ratio < FAINT:
                     found.append((text, ratio))
     return found
+
+
+def selected(on: Driver) -> bool:
+    """Whether something on the screen is marked as selected."""
+    ground = on.app.screen.get_component_rich_style("screen--selection").bgcolor
+    return any(
+        style is not None and style.bgcolor == ground
+        for strip in on.app.screen._compositor.render_strips()
+        for _, style, _ in strip
+    )
 
 
 def drawn_on(on: Driver, ground: Color) -> bool:
@@ -101,6 +112,8 @@ async def test_every_theme_can_be_read_on_the_screens_that_it_is_changed_on(tmp_
             await on.sees("Port the parser")
         on.app.open_session("a1")
         await on.sees("error: auth")
+        on.one(Rows).text_select_all()
+        await on.until(lambda: selected(on))
         await all_themes()
 
 
