@@ -1,5 +1,6 @@
 """The doctor's checks of this machine: each looks at one thing and says whether it is well."""
 
+import errno
 import importlib.metadata
 import os
 import re
@@ -156,11 +157,9 @@ def folder(path: Path) -> Check:
             raise PermissionError(13, "Permission denied")
         room = os.statvfs(there)
     except OSError as error:
-        return failing(
-            name,
-            f"{looked} cannot be written: {error.strerror}",
-            "correct its owner and mode (0700), or name another with OUTRIDER_DATA",
-        )
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = "make room" if full else "correct its owner and mode (0700), or name another with OUTRIDER_DATA"
+        return failing(name, f"{looked} cannot be written: {error.strerror}", fix)
     kind, free = file_system(there), room.f_bavail * room.f_frsize
     what = f"{path}{made}, on {kind or 'an unknown file system'} with {size(free)} free"
     if free < NONE or (room.f_files and room.f_favail < FILES):

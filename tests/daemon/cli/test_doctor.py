@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import re
 import socket
 from datetime import UTC, datetime
@@ -202,6 +204,17 @@ def test_a_data_folder_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "make room" in examine.folder(tmp_path).fix
     (tmp_path / "sessions").touch()
     assert examine.folder(tmp_path).what == f"{tmp_path}/sessions cannot be written: Not a directory"
+
+
+def test_a_full_disk_is_no_matter_of_owner_and_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(os, "fsync", full)
+    said = examine.folder(tmp_path)
+    assert (said.state, said.fix) == ("failing", "make room")
+    assert said.what == f"{tmp_path} cannot be written: No space left on device"
 
 
 def test_a_socket_that_is_too_long_is_failing(tmp_path: Path) -> None:
