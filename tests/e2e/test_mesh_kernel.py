@@ -13,8 +13,8 @@ HERE = Path(__file__).parent
 MACHINE = HERE.parent / "mesh/kernel-vm.sh"
 # Each in a machine of its own, as one has one processor.
 RUNS = (("test_mesh.py", "test_mesh_users.py"), ("test_mesh_faults.py",), ("test_mesh_fleet.py",))
-# What a command says beside a tunnel, and which ways are tried, is the same with every WireGuard; these are not run there,
-# where each command takes seconds.
+# What a command says beside a tunnel, and which ways are tried, is the same with every WireGuard; these are not run
+# there, where each command takes seconds.
 ALIKE = (
     "clock_is_wrong",
     "expired_and_a_revoked",
