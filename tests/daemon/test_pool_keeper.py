@@ -61,8 +61,9 @@ class Local:
 
 
 @pytest.fixture
-async def local() -> AsyncIterator[Local]:
+async def local(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Local]:
     scratch = Path(tempfile.mkdtemp(prefix="or-"))
+    monkeypatch.setenv("HOME", str(scratch))  # whose profile, which every shell reads, is an empty one
     tasks = Tasks()
     local = Local(scratch, tasks)
     try:

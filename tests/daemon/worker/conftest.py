@@ -35,9 +35,9 @@ def scratch(home: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def found() -> tuple[str, ...]:
-    """The interpreters that are here; looked for once."""
-    return interpreters.find(os.environ)
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """The interpreters that are here for whoever has an empty profile; looked for once."""
+    return interpreters.find(os.environ | {"HOME": str(tmp_path_factory.mktemp("home"))})
 
 
 @pytest.fixture
