@@ -48,7 +48,7 @@ MAY_BLOCK += [
         ("output", "write", ("os.write", "os.mkdir", "os.statvfs")),
         ("output", "move", ("os.mkdir", "os.statvfs")),
         ("output", "copy", ("os.read",)),
-        ("environment", "is_alone", ("os.stat",)),
+        ("reaping", "is_alone", ("os.stat",)),
         ("bash", "_is_straight", ("os.readlink",)),
     )
     for call in calls

@@ -10,7 +10,7 @@ from typing import Any, Final, assert_never
 from daemon.protocol import frames, framing
 from daemon.worker import runs, transfer
 from daemon.worker.access import EVERYWHERE, Access
-from daemon.worker.environment import Ended
+from daemon.worker.reaping import Ended
 from daemon.worker.refusal import Refusal
 from daemon.worker.writes import Writes
 

@@ -11,19 +11,9 @@ from typing import Any, ClassVar, Final
 
 from daemon.protocol import frames
 from daemon.worker import journal, output
-from daemon.worker.environment import (
-    AT_ONCE,
-    Ended,
-    Ending,
-    Process,
-    ReaperGone,
-    Spawn,
-    Stop,
-    drained,
-    exit_of,
-    first_of,
-)
+from daemon.worker.environment import AT_ONCE, Ending, Spawn, Stop, drained, exit_of, first_of
 from daemon.worker.program import Program
+from daemon.worker.reaping import Ended, Process, ReaperGone
 from daemon.worker.refusal import Refusal
 
 ASK_EVERY: Final = (0.02, 0.2)  # seconds between two questions whether it is back: first, longest

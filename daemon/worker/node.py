@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from daemon.worker import login
-from daemon.worker.environment import Process, Spawn
+from daemon.worker.environment import Spawn
 from daemon.worker.interpreter import GATE, Interpreter, listed
 from daemon.worker.program import STATUS_FD
+from daemon.worker.reaping import Process
 from daemon.worker.refusal import Refusal
 
 # A callback that is terminated leaves node's count of nested ones off by one, which is no reason to abort.

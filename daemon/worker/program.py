@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from daemon.worker import output
-from daemon.worker.environment import Ended, Reaper, Spawn, Stop, first_of, how_it_ended, pipe_pair
+from daemon.worker.environment import Spawn, Stop, first_of, how_it_ended, pipe_pair
 from daemon.worker.pump import Pump
+from daemon.worker.reaping import Ended, Reaper
 from daemon.worker.refusal import Refusal
 
 STATUS_FD: Final = 250  # far from the numbers scripts use

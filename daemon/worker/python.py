@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from daemon.worker import login
-from daemon.worker.environment import Process, Spawn
+from daemon.worker.environment import Spawn
 from daemon.worker.interpreter import GATE, Interpreter, listed
 from daemon.worker.program import STATUS_FD
+from daemon.worker.reaping import Process
 from daemon.worker.refusal import Refusal
 
 DRIVER: Final = str(Path(__file__).with_name("driver.py"))

@@ -13,8 +13,9 @@ import msgspec
 from daemon.allowance import Allowance
 from daemon.protocol import frames
 from daemon.worker import interpreters, journal, output, syntax
-from daemon.worker.environment import Ended, Ending, Spawn, first_of
+from daemon.worker.environment import Ending, Spawn, first_of
 from daemon.worker.going import Peer, Run, result_frame
+from daemon.worker.reaping import Ended
 from daemon.worker.refusal import Refusal, own_rule
 from daemon.worker.slots import FAULT, Slot, Slots
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from daemon.worker import interpreters, surroundings
-from daemon.worker.environment import Ended, Environment, Spawn
+from daemon.worker.environment import Environment, Spawn
 from daemon.worker.going import Run
 from daemon.worker.journal import Journal, environment_path
 from daemon.worker.patience import limited
+from daemon.worker.reaping import Ended
 from daemon.worker.refusal import Refusal
 
 FAULT: Final = "the worker had a fault"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.worker import cgroup, environment, interpreter, reaper
+from daemon.worker import cgroup, interpreter, reaper, reaping
 from daemon.worker.cgroup import mounted
 from tests.daemon.worker.dialing import Dial
 from tests.e2e.driving import becomes, processes
@@ -86,7 +86,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pat
         monkeypatch.setattr(cgroup, "own", lambda: None)
         other(monkeypatch, tmp_path, OTHER[name])
         if name == "no lists of children":
-            monkeypatch.setattr(environment.Reaper, "_watch", lambda *_: None)
+            monkeypatch.setattr(reaping.Reaper, "_watch", lambda *_: None)
     elif (made := cgroup.Cgroup.make()) is None:
         pytest.skip("no cgroup v2 with cgroup.kill that this process may make cgroups in")
     else:
@@ -99,7 +99,7 @@ def other(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str) -> None:
     head, main, tail = Path(reaper.__file__).read_text().partition('\nif __name__ == "__main__":\n')
     assert main
     (folder / "reaper.py").write_text(head + code + main + tail)
-    monkeypatch.setattr(environment, "REAPER", str(folder / "reaper.py"))
+    monkeypatch.setattr(reaping, "REAPER", str(folder / "reaper.py"))
 
 
 def left() -> list[str]:

@@ -423,7 +423,7 @@ async def test_a_fault_before_a_run_is_told_as_one_that_was_not_begun(
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr("daemon.worker.environment.Reaper.start", fault)
+        patch.setattr("daemon.worker.reaping.Reaper.start", fault)
         with pytest.raises(Refused, match=r"so the run was not begun.*can't start new thread"):
             await dial.run(f"touch {tmp_path}/ran", call="c")
     assert os.listdir(tmp_path) == []
