@@ -1,5 +1,6 @@
 """What a person can do to a daemon and its sessions, each deed beside the screen and its error told in a line."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -63,6 +64,10 @@ class Deeds(App[None]):
 
     def keep(self) -> None:
         """Write what changed of drafts and posts, soon."""
+        raise NotImplementedError
+
+    def put_away(self) -> None:
+        """What is written on the screen is kept."""
         raise NotImplementedError
 
     # ---- work and its errors
@@ -196,6 +201,8 @@ class Deeds(App[None]):
 
     async def _run_editor(self, path: Path) -> None:
         """It has the terminal and everything else waits; streams go on by number afterwards."""
+        self.put_away()
+        await asyncio.to_thread(self.desk.save)  # it may be left open for days
         try:
             failed: OSError | editor.Failed | None = None
             with self.suspend():  # it gives the screen back only where nothing is raised

@@ -41,12 +41,15 @@ def run(path: Path) -> None:
     # A ctrl+c there is the editor's, and would end us too. Not SIG_IGN: that the editor would inherit.
     before = {number: signal.signal(number, _not_ours) for number in (signal.SIGINT, signal.SIGQUIT)}
     try:
-        done = subprocess.run([*command, str(path)], check=False)
+        with subprocess.Popen([*command, str(path)]) as child:
+            for number in (signal.SIGHUP, signal.SIGTERM):  # it is to end, so that we can
+                before[number] = signal.signal(number, lambda number, _: child.send_signal(number))
+            code = child.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if done.returncode:
-        how = f"exit {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+    if code:
+        how = f"exit {code}" if code > 0 else f"signal {-code}"
         raise Failed(f"{command[0]} ended with {how}: the message is as it was")
 
 

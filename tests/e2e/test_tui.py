@@ -271,6 +271,30 @@ def test_ctrl_c_in_an_editor_comes_back_to_the_message_as_it_was(here: Place) ->
         screen.until("half a thought", "slow ended with")
 
 
+def test_a_signal_while_an_editor_is_open_ends_both_and_keeps_the_draft(here: Place) -> None:
+    here.up()
+    here.ok("new", "--model", "rehearsal/echo")
+    slow = here.home / "slow"
+    slow.write_text(f"#!/bin/sh\necho $$ >{here.home}/pid; echo I edit; exec sleep 600\n")
+    slow.chmod(0o700)
+    with tmux(here.home, OUTRIDER, {**here.environ, "VISUAL": str(slow)}, here.work, (80, 24)) as screen:
+        screen.until("no message yet")
+        screen.press("Enter")
+        screen.until("write a message")
+        screen.write("half a thought")
+        screen.until("half a thought")
+        screen.press("C-g")
+        screen.until("I edit")
+        os.kill(int(screen.told("#{pane_pid}")), signal.SIGHUP)
+        screen.ended()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((here.home / "pid").read_text()), 0)
+    with tmux(here.home, OUTRIDER, here.environ, here.work, (80, 24)) as screen:
+        screen.until("no message yet")
+        screen.press("Enter")
+        screen.until("half a thought")
+
+
 def test_a_terminal_that_goes_away_without_a_signal_ends_it(here: Place) -> None:
     here.up()
     here.ok("new", "--model", "rehearsal/echo")

@@ -52,3 +52,14 @@ def test_what_ctrl_c_sends_ends_the_editor_and_not_us(
     with pytest.raises(editor.Failed, match="signal 2"):
         ran(tmp_path, "x")
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_what_is_to_end_us_ends_the_editor_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    monkeypatch.setenv("VISUAL", program(tmp_path, f"kill -{int(number)} {os.getpid()}; exec sleep 600"))
+    with pytest.raises(editor.Failed, match=f"signal {int(number)}"):
+        ran(tmp_path, "x")
+    assert signal.getsignal(number) is before
