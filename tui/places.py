@@ -63,6 +63,7 @@ def places() -> list[keymap.Place]:
     """Every place with its bindings, in help's order."""
     from tui.app import OutriderApp
     from tui.log.logview import LogView
+    from tui.log.pager import Pager
     from tui.screens.confirm import Confirm
     from tui.screens.help import HelpScreen
     from tui.screens.new import NewScreen
@@ -82,6 +83,7 @@ def places() -> list[keymap.Place]:
         ("Sessions", (SessionTable, SessionsScreen)),
         ("A session", (SessionScreen,)),
         ("The log", (LogView,)),
+        ("A record, all of it", (Pager,)),
         ("The composer", (Composer,)),
         ("A new session", (NewScreen, ModelList, Tick)),
         ("Workers", (NamedRows, WorkersScreen)),

@@ -393,3 +393,28 @@ async def test_it_quits_at_once_while_every_call_hangs(tmp_path: Path) -> None:
         await on.press("enter", "ctrl+r", "ctrl+q")
         await on.until(lambda: not on.app.is_running)
     assert client.posts == {}
+
+
+async def test_of_a_session_that_is_over_the_last_line_offers_no_writing_and_says_which_key_leaves(
+    tmp_path: Path,
+) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        await on.sees("enter Send")
+        client.change("a1", status="ended")
+        await on.sees("q Sessions")
+        assert "esc Log" in on.text()
+        assert not any(word in on.text() for word in ("Send", "New line", "i Write"))
+
+
+async def test_all_of_a_record_is_a_place_with_keys_that_help_and_the_last_line_know(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path, keys={"pager.copy": "f6"}) as on:
+        await opened(on)
+        await on.press("escape", "v")
+        await on.sees("#2 message")
+        await on.sees("esc Back")
+        assert "f6 Copy" in on.text()
+        await on.press("f1")
+        await on.sees("A record, all of it")

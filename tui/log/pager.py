@@ -6,7 +6,7 @@ from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.geometry import Offset, Size
-from textual.screen import ModalScreen
+from textual.screen import Screen
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
@@ -14,6 +14,7 @@ from textual.widgets import Static
 
 from daemon.view import Item
 from tui.log.text import Row, Span, cut, joined, wrap
+from tui.widgets.hints import Hints
 
 WRAPPED: Final = 2 << 20  # characters above which lines are not wrapped: it would take a second
 
@@ -99,7 +100,7 @@ def _part(row: Row, start: int, end: int | None) -> Row:
     return Row((span,), 0, row.glue)
 
 
-class Pager(ModalScreen[str]):
+class Pager(Screen[str]):
     """All of a record. It is dismissed with the text to copy, or nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -118,7 +119,7 @@ class Pager(ModalScreen[str]):
     ]
     DEFAULT_CSS = """
     Pager { layout: vertical; background: $background; }
-    Pager > Static { height: 1; background: $panel; color: $foreground; padding: 0 1; text-style: bold; }
+    Pager > #title { height: 1; background: $panel; color: $foreground; padding: 0 1; text-style: bold; }
     Pager > _Pages { height: 1fr; }
     """
 
@@ -129,8 +130,9 @@ class Pager(ModalScreen[str]):
 
     def compose(self) -> ComposeResult:
         item = self._item
-        yield Static(cut(f"#{item.n} {item.title}", 400), markup=False)
+        yield Static(cut(f"#{item.n} {item.title}", 400), id="title", markup=False)
         yield _Pages(item.body or item.title, words=item.kind not in ("call", "result", "config"))
+        yield Hints()
 
     def on_mount(self) -> None:
         self.query_one(_Pages).focus()

@@ -32,6 +32,7 @@ from tui.widgets.table import SessionTable
 KEEP: Final = 0.5  # seconds of writing after which a draft is kept
 AGAIN: Final = 1.0  # seconds until a daemon that was just there is asked again
 STOPS: Final = frozenset({"session.stop", "composer.stop"})
+WRITES: Final = frozenset({"session.compose", "composer.send", "composer.newline"})
 SIDE: Final = 90  # columns from which the list can stand beside a session
 
 
@@ -172,6 +173,7 @@ class SessionScreen(DaemonScreen):
         info = self.outrider.roster.infos.get(self.session)
         status = info.status if info else ""
         stop = frozenset() if status == "stepping" else STOPS
+        stop |= WRITES if status in OVER else frozenset()
         return stop if status in RETRIED else stop | {"session.retry"}
 
     def _show_side(self) -> None:

@@ -1,5 +1,6 @@
 """The line of keys at the bottom: those that do something now and fit, with help always among them."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 from rich.cells import cell_len
@@ -8,6 +9,8 @@ from textual.binding import Binding
 from textual.screen import Screen
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
+
+from tui import keymap
 
 FIRST: Final = (
     "app.help",
@@ -46,7 +49,11 @@ class Hints(Footer):
         found: dict[str, tuple[Binding, bool]] = {}
         for _, binding, enabled, _ in screen.active_bindings.values():
             if binding.show and binding.id not in idle:
-                found.setdefault(binding.action, (binding, enabled))
+                own = keymap.display(binding.key)
+                # Where the first of its keys does something else here, it is shown by another.
+                if binding.action not in found or binding.key_display == own:
+                    shown_by = replace(binding, key_display=binding.key_display and own)
+                    found[binding.action] = (shown_by, enabled)
         shown = self._fitting(list(found.values()))
         if shown != self._shown:
             self._shown = shown
