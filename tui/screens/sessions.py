@@ -103,7 +103,7 @@ class SessionsScreen(DaemonScreen):
         wanting, at_work = len(app.roster.urgent()), sum(info.status == "stepping" for info in infos)
         parts = ["outrider", app.given.where]
         of = f"{shown} of " if shown != len(infos) else ""
-        parts.append(f"{of}{count(len(infos), 'session')}")
+        parts += [f"{of}{count(len(infos), 'session')}"] if app.roster.loaded else []
         parts += [f"{at_work:,} at work"] if at_work else []
         parts += [f"{wanting:,} {'wants' if wanting == 1 else 'want'} you"] if wanting else []
         parts += [f"by {self._sort}"] if self._sort != "updated" else []
