@@ -112,11 +112,11 @@ class Asker:
 
         Raises ApiFailure, Unreachable.
         """
-        http = await self._opened()
         if body is not None:
             headers = {"Content-Length": str(len(body))} | dict(headers or {})
-        try:
-            async with http.request(
+
+        async def ask() -> aiohttp.ClientResponse:
+            return await (await self._opened()).request(
                 method,
                 self._base + path,
                 params=query,
@@ -124,7 +124,17 @@ class Asker:
                 headers=headers,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=silence),
-            ) as answer:
+            )
+
+        try:
+            try:
+                asked = await ask()
+            except aiohttp.ClientConnectorError:
+                if self._tunnel is None:
+                    raise
+                await self._tunnel.close()  # its ssh is ending, and nothing was sent through it
+                asked = await ask()
+            async with asked as answer:
                 if answer.status >= 300:
                     raise await self._failure(answer)
                 yield answer

@@ -53,6 +53,21 @@ def test_a_machine_that_does_not_let_us_in_is_told(far: Place, door: Sshd, tmp_p
     assert "Permission denied" in done.stderr
 
 
+async def test_a_request_whose_ssh_takes_no_connection_any_more_opens_another(
+    far: Place, door: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", door.path)
+    async with Client(door.url) as client:
+        await client.sign_in()
+        tunnel = client._asker._tunnel
+        assert tunnel is not None
+        Path(tunnel.socket).unlink()  # as just after ssh was killed: it is not gone yet
+        assert tunnel.is_open
+        id = await client.create(api.Create(model="rehearsal/echo"))
+        await client.post(id, [api.Part(TEXT, b"one")], "test")
+        assert (await client.info(id)).id == id
+
+
 async def test_who_follows_goes_on_by_number_when_its_ssh_is_killed(
     far: Place, door: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
