@@ -31,6 +31,7 @@ PAIRS: Final = (
 )
 BLUE: Final = ("primary", "text-primary", "border")  # many terminals' blue can hardly be read on their black
 LEVELS: Final = (0, 95, 135, 175, 215, 255)  # of red, green and blue in the 256 colours
+GREY: Final = 40  # between the parts of a colour, above which a grey would not be told from another role's
 PLAIN: Final = Style(color=Terminal.default(), bgcolor=Terminal.default())
 
 
@@ -136,7 +137,8 @@ def _of_256(colour: Terminal | None) -> Terminal | None:
     shade = 8 + 10 * grey
     off_cube = sum((LEVELS[at] - part) ** 2 for at, part in zip(cube, parts, strict=True))
     off_grey = sum((shade - part) ** 2 for part in parts)
-    number = 232 + grey if off_grey < off_cube else 16 + 36 * cube[0] + 6 * cube[1] + cube[2]
+    is_grey = max(parts) - min(parts) <= GREY and off_grey < off_cube
+    number = 232 + grey if is_grey else 16 + 36 * cube[0] + 6 * cube[1] + cube[2]
     return Terminal.from_ansi(number)
 
 

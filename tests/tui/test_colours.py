@@ -126,6 +126,7 @@ async def test_every_theme_can_be_read_on_the_screens_that_it_is_changed_on(tmp_
         ("#ffffff", 231),
         ("#000000", 16),
         ("#ff0000", 196),
+        ("#337e4a", 65),
     ],
 )
 def test_of_256_colours_the_nearest_is_taken(colour: str, number: int) -> None:
