@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
-from textual.app import App, SuspendNotSupported
+from textual.app import SuspendNotSupported
 from textual.theme import Theme
 
 from daemon.client import ApiFailure, Client, Unreachable
 from daemon.plain import line, safe
 from daemon.protocol import api
 from tui import editor, words
+from tui.ahead import Ahead
 from tui.desk import Desk
 from tui.outbox import VIA
 from tui.roster import Roster
@@ -38,7 +39,7 @@ class Given(Struct, frozen=True):
     colours: str = "truecolor"
 
 
-class Deeds(App[None]):
+class Deeds(Ahead):
     """The app without its watching: what it knows of the daemon is in `roster`, `desk` has what was begun here."""
 
     def __init__(

@@ -14,6 +14,7 @@ from daemon.client import ApiFailure, Back, Followed, Lost, Unreachable
 from daemon.plain import line, seconds
 from daemon.protocol import api
 from daemon.protocol.records import Record
+from tui.ahead import focus_now
 from tui.log.keys import BINDINGS
 from tui.log.messages import Failed, Moved, Opened, Picture, Said, Source
 from tui.log.pane import Pane, Range
@@ -320,7 +321,7 @@ class LogView(RecordActions):
         """Type what to search for."""
         pattern = self.query_one(Pattern)
         pattern.display = True
-        pattern.focus()
+        focus_now(pattern)
 
     @on(Pattern.Left)
     def _left(self, message: Pattern.Left) -> None:

@@ -16,6 +16,7 @@ from daemon.plain import line, seconds
 from daemon.protocol import api
 from daemon.protocol.records import Record
 from tui import attach
+from tui.ahead import focus_now
 from tui.desk import Chip
 from tui.keymap import key
 from tui.log import messages as log
@@ -307,7 +308,7 @@ class SessionScreen(DaemonScreen):
     # ---- keys
 
     def action_compose(self) -> None:
-        self.composer.focus()
+        focus_now(self.composer)
 
     def action_stop(self) -> None:
         self.outrider.stop(self.session)

@@ -8,6 +8,7 @@ from textual.timer import Timer
 from textual.widgets import Input, Static
 
 from daemon.plain import count
+from tui.ahead import focus_now
 from tui.keymap import key
 from tui.messages import RosterChanged
 from tui.roster import RETRIED, SORTS, Sort
@@ -154,7 +155,7 @@ class SessionsScreen(DaemonScreen):
     def action_filter(self) -> None:
         filter = self.query_one("#filter", Input)
         filter.display = True
-        filter.focus()
+        focus_now(filter)
 
     def on_input_changed(self) -> None:
         self._show(frozenset())

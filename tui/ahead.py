@@ -1,0 +1,42 @@
+"""Keys that were typed before a field for text had the focus, and meant for it: a slow line brings many at once."""
+
+from collections import deque
+from typing import Any, Final
+
+from textual import events
+from textual.app import App
+from textual.widget import Widget
+from textual.widgets import Input, TextArea
+
+AHEAD: Final = 256  # keys in one read that are followed
+
+
+def focus_now(field: Widget) -> None:
+    """Give a field the focus at once; `Widget.focus` does it when the keys of the same read have found another."""
+    field.screen.set_focus(field)
+
+
+class Ahead(App[Any]):
+    """An app whose keys go to the field for text that has the focus by the time they are carried out.
+
+    Textual hands each key of a read to the widget that has the focus then. It carries the first out, say the one
+    that opens a search, and looks for bindings of the others only afterwards: they would be commands, or lost.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._aimed: deque[tuple[events.Key, Widget | None]] = deque(maxlen=AHEAD)
+
+    async def on_event(self, event: events.Event) -> None:
+        """Note who a key is for."""
+        if isinstance(event, events.Key) and not event.is_forwarded:
+            self._aimed.append((event, self.focused))
+        await super().on_event(event)
+
+    async def _on_key(self, event: events.Key) -> None:
+        """A key that nobody took."""
+        aimed = next((widget for key, widget in self._aimed if key is event), None)
+        field = self.focused
+        if aimed is not None and field is not aimed and isinstance(field, Input | TextArea):
+            event.prevent_default()
+            field._forward_event(event.copy())
