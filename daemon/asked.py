@@ -2,7 +2,7 @@
 
 import re
 from difflib import SequenceMatcher
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -13,7 +13,20 @@ COMPARED: Final = 400  # lines of an edit that are compared; comparing takes the
 # A field with text in an object that may break off anywhere. Possessive, so that no input makes it slow.
 _TEXT_FIELD: Final = re.compile(r'"([a-z_]{1,40})"\s*:\s*"((?:[^"\\]|\\.)*+)')
 
-Language = Literal["", "markdown", "bash", "python", "json", "diff"]
+# How a file's ending is called where a colour is looked for, if not by itself.
+_ENDINGS: Final = {
+    "yml": "yaml",
+    "h": "c",
+    "hpp": "cpp",
+    "cc": "cpp",
+    "mjs": "js",
+    "cjs": "js",
+    "bashrc": "bash",
+    "markdown": "md",
+}
+
+Language = str
+"""What a body is written in: `markdown` (to be laid out), `diff`, a language's short name, or empty for plain text."""
 
 
 def call(name: str, arguments: str) -> tuple[str, str, Language]:
@@ -33,15 +46,14 @@ def call(name: str, arguments: str) -> tuple[str, str, Language]:
             interpreter = fields.take("interpreter") or "bash"
             parts.append(interpreter)
             body = fields.take("code")
-            language = (
-                "python" if interpreter.startswith("python") else "bash" if interpreter == "bash" else ""
-            )
+            language = _of_interpreter(interpreter.removeprefix("jupyter:"))
         case "read":
             parts.append(fields.take("path"))
             body = ""
         case "write":
-            parts.append(fields.take("path"))
-            body = fields.take("content")
+            path = fields.take("path")
+            parts.append(path)
+            body, language = fields.take("content"), _of_file(path)
         case "edit":
             parts.append(fields.take("path"))
             body, language = "\n".join(_changed(fields.take("old"), fields.take("new"))), "diff"
@@ -60,6 +72,18 @@ def call(name: str, arguments: str) -> tuple[str, str, Language]:
         safe(body.replace("\r\n", "\n")).rstrip("\n"),
         language,
     )
+
+
+def _of_interpreter(name: str) -> Language:
+    if name.startswith("python"):
+        return "python"
+    return {"bash": "bash", "node": "javascript"}.get(name, "")
+
+
+def _of_file(path: str) -> Language:
+    """By its ending, which every highlighter knows."""
+    ending = path.rpartition("/")[2].rpartition(".")[2].lower() if "." in path.rpartition("/")[2] else ""
+    return _ENDINGS.get(ending, ending)
 
 
 class _Fields:

@@ -161,6 +161,10 @@ def test_a_message_shows_who_sent_it() -> None:
         ),
         ("read", {"worker": "w", "path": "/a", "offset": 3}, "read · on w · /a · offset 3", "", ""),
         ("write", {"worker": "w", "path": "a", "content": "x\r\n"}, "write · on w · a", "x", ""),
+        ("write", {"path": "b.d/a.YML", "content": "x: 1"}, "write · b.d/a.YML", "x: 1", "yaml"),
+        ("write", {"path": "b.d/Makefile", "content": "x:"}, "write · b.d/Makefile", "x:", ""),
+        ("run", {"code": "1", "interpreter": "node"}, "run · node", "1", "javascript"),
+        ("run", {"code": "1", "interpreter": "jupyter:ir"}, "run · jupyter:ir", "1", ""),
         (
             "edit",
             {"worker": "w", "path": "a", "old": "x\n", "new": "y\nz", "all": True},

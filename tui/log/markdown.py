@@ -214,9 +214,12 @@ class _Writer:
 
     def _table(self, tokens: Sequence[Token]) -> None:
         table: list[list[list[Span]]] = []
+        sides: list[str] = []  # of the columns
         for token in tokens:
             if token.type == "tr_open":
                 table.append([])
+            elif token.type == "th_open":
+                sides.append(str(token.attrGet("style") or "").removeprefix("text-align:"))
             elif token.type == "inline":
                 role = "strong" if len(table) == 1 else ""
                 lines = _lines(token.children or [], role)
@@ -228,12 +231,18 @@ class _Writer:
                 spans: list[Span] = []
                 for column, (cell, size) in enumerate(zip(cells, sizes, strict=False)):
                     part = cell[at].spans if at < len(cell) else ()
-                    spans += [*([(" │ ", "dim")] if column else []), *part]
+                    free = size - _wide(part)
+                    before = {"right": free, "center": free // 2}.get(sides[column], 0)
+                    spans += [*([(" │ ", "dim")] if column else []), *_blank(before), *part]
                     if column < len(cells) - 1:
-                        spans.append((" " * (size - _wide(part)), ""))
+                        spans += _blank(free - before)
                 self._line(spans, words=False)
             if not number:
                 self._line([("─┼─".join("─" * size for size in sizes), "dim")], words=False)
+
+
+def _blank(columns: int) -> list[Span]:
+    return [(" " * columns, "")] if columns > 0 else []
 
 
 def _wide(spans: Sequence[Span]) -> int:

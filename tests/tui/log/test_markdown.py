@@ -133,3 +133,13 @@ def test_an_ordinary_answer_is_drawn_whole() -> None:
         "│     for attempt in range(3):  # the server may still start",
         "│         try:",
     ]
+
+
+def test_a_tables_columns_stand_on_the_side_that_it_says() -> None:
+    text = "| name | size | state |\n|:--|--:|:-:|\n| parser.py | 7 | ok |\n| a | 1200 | missing |\n"
+    assert [row.text for row in rows(text, 60)] == [
+        "name      │ size │  state",
+        "──────────┼──────┼────────",
+        "parser.py │    7 │   ok",
+        "a         │ 1200 │ missing",
+    ]
