@@ -38,12 +38,28 @@ def run(path: Path) -> None:
         command = shlex.split(named)
     except ValueError as error:
         raise Failed(f"{name}={named}: {error}") from error
-    # A ctrl+c there is the editor's, and would end us too. Not SIG_IGN: that the editor would inherit.
-    before = {number: signal.signal(number, _not_ours) for number in (signal.SIGINT, signal.SIGQUIT)}
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def hand_on(number: int, frame: object) -> None:
+        if child is None:
+            early.append(number)
+        else:
+            child.send_signal(number)
+
+    # A ctrl+c there is the editor's, and would end us too. Not SIG_IGN: that the editor would inherit. What is to end
+    # us ends the editor, so that we can.
+    handlers = {
+        signal.SIGINT: _not_ours,
+        signal.SIGQUIT: _not_ours,
+        signal.SIGHUP: hand_on,
+        signal.SIGTERM: hand_on,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         with subprocess.Popen([*command, str(path)]) as child:
-            for number in (signal.SIGHUP, signal.SIGTERM):  # it is to end, so that we can
-                before[number] = signal.signal(number, lambda number, _: child.send_signal(number))
+            for number in early:
+                child.send_signal(number)
             code = child.wait()
     finally:
         for number, handler in before.items():
