@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -143,13 +144,16 @@ def streams_dir() -> Path:
 
 def children() -> set[int]:
     """Process ids of this process's children (empty where the system has no /proc)."""
-    found: set[int] = set()
-    for file in Path("/proc/self/task").glob("*/children"):
-        try:
-            found.update(map(int, file.read_text().split()))
-        except OSError:  # the thread ended
-            continue
-    return found
+    tasks = Path("/proc/self/task")
+    while True:
+        found: set[int] = set()
+        threads = set(tasks.glob("*/children"))
+        for file in threads:
+            with suppress(OSError):  # the thread ended
+                found.update(map(int, file.read_text().split()))
+        if threads <= set(tasks.glob("*/children")):
+            return found
+        # One ended: another that may have been read before has its children now.
 
 
 def describe(pid: int) -> str:

@@ -59,22 +59,30 @@ def process(pid: int) -> Process | None:
 
 
 def children(pid: int) -> list[int]:
-    """Pids of the children of every thread of `pid`; raises FileNotFoundError where the kernel does not list them."""
-    found: list[int] = []
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return found
-    for thread in threads:
+    """Pids of the children of every thread of `pid`; raises FileNotFoundError where the kernel does not list them.
+
+    A thread that ends meanwhile hands its children to another, which may have been read before: then all are read anew.
+    """
+    found: set[int] = set()
+    for _ in range(LOOKS):
         try:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
-        except FileNotFoundError:
-            if os.path.exists(f"/proc/{pid}/task/{thread}"):
-                raise
+            threads = os.listdir(f"/proc/{pid}/task")
         except OSError:
-            continue
-    return found
+            break
+        ended = False
+        for thread in threads:
+            try:
+                with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                    found.update(map(int, file.read().split()))
+            except FileNotFoundError:
+                if os.path.exists(f"/proc/{pid}/task/{thread}"):
+                    raise
+                ended = True
+            except OSError:
+                ended = True
+        if not ended:
+            break
+    return list(found)
 
 
 def descendants(root: int) -> dict[int, Process]:

@@ -225,6 +225,7 @@ async def test_where_the_harness_has_no_relay_none_is_tried(lab: Lab, hub: House
 async def test_the_doctor_on_a_workers_machine_speaks_of_the_worker(hub: Housed, gpu: Joiner) -> None:
     await away(gpu.start, await away(token, hub))
     known = await connected(hub, "gpu-1")
+    await goes(gpu, f"direct [{HUB}]:51820")
 
     def doctor() -> tuple[int, dict[str, Any]]:
         said = subprocess.run(
