@@ -261,6 +261,8 @@ CASES: tuple[Case, ...] = (
     ("settings", "loading", nothing, lambda on: unanswered(on, "f9"), "Colours"),
     ("settings", "usual", nothing, keys("f9"), "new sessions have"),
     ("settings", "lost", nothing, lambda on: _then(on, keys("f9"), _served, lost), "▲"),
+    ("settings", "keys", nothing, lambda on: _then(on, keys("f9"), _served, keys("e")), "sessions.top"),
+    ("palette", "usual", many, keys("ctrl+p"), "Workers"),
     ("help", "usual", many, keys("f1"), "Page down"),
     ("end", "asked", many, lambda on: _then(on, _rows, keys("e")), "for good?"),
 )  # fmt: skip
