@@ -25,6 +25,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from daemon.worker import smallfiles
 from daemon.worker.requirements import needed, unsatisfied
 
 FOLDER: Final = "releases"  # in the scratch folder
@@ -94,7 +95,7 @@ def install(job: Job) -> Path:
             new.rename(made)
         finally:
             shutil.rmtree(new, ignore_errors=True)
-        sync(releases)
+        smallfiles.sync_folder(releases)
     return made / "bin/python"
 
 
@@ -105,15 +106,6 @@ def _alone(releases: Path) -> Iterator[None]:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)  # whoever holds it dies with its link
         yield
-    finally:
-        os.close(fd)
-
-
-def sync(folder: Path) -> None:
-    """Have a folder's names on disk."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
     finally:
         os.close(fd)
 

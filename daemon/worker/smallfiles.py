@@ -55,6 +55,7 @@ def write_whole(path: Path, data: bytes | bytearray, *, durable: bool = False) -
 
 
 def sync_folder(folder: Path) -> None:
+    """Have a folder's names on disk."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
