@@ -331,6 +331,8 @@ async def test_a_worker_that_its_harness_does_not_know_any_more_joins_anew(
     installed.mode("forgotten")
     async with served(installed, wheel):
         assert await installed.run(TOKEN, "--wait=0") == 1, installed.output
+        while not (installed.stub / "pid").exists():  # noqa: ASYNC110 - a file of another process
+            await asyncio.sleep(0.01)
         old = installed.pid
         assert await installed.run("orj_another") == 0, installed.output
     assert "joins anew" in installed.output
