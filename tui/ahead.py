@@ -28,13 +28,18 @@ class Ahead(App[Any]):
         self._aimed: deque[tuple[events.Key, Widget | None]] = deque(maxlen=AHEAD)
 
     async def on_event(self, event: events.Event) -> None:
-        """Note who a key is for."""
+        """Note who a key is for; while the app ends there is no screen, and no key is for anybody."""
         if isinstance(event, events.Key) and not event.is_forwarded:
+            if not self.screen_stack:
+                return
             self._aimed.append((event, self.focused))
         await super().on_event(event)
 
     async def _on_key(self, event: events.Key) -> None:
         """A key that nobody took."""
+        if not self.screen_stack:
+            event.prevent_default()
+            return
         aimed = next((widget for key, widget in self._aimed if key is event), None)
         field = self.focused
         if aimed is not None and field is not aimed and isinstance(field, Input | TextArea):

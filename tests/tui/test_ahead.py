@@ -73,3 +73,13 @@ async def test_keys_that_no_field_opens_for_are_commands_as_ever(tmp_path: Path)
         before = table.cursor
         read(on, "jkj")
         await on.until(lambda: table.cursor != before)
+
+
+async def test_keys_that_come_while_the_app_ends_are_nobodys(tmp_path: Path) -> None:
+    async with running(two(), tmp_path) as on:
+        await on.until(lambda: len(on.app.roster.infos) == 2)
+        on.app._screen_stack.clear()
+        forwarded = events.Key("j", "j")
+        forwarded._set_forwarded()
+        await on.app.on_event(events.Key("j", "j"))
+        await on.app.on_event(forwarded)
