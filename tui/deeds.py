@@ -8,6 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 from textual.app import SuspendNotSupported
 from textual.theme import Theme
+from textual.worker import WorkType
 
 from daemon.client import ApiFailure, Client, Unreachable
 from daemon.plain import line, safe
@@ -37,6 +38,16 @@ class Given(Struct, frozen=True):
     theme: str = ""
     keys: Mapping[str, str] = {}
     colours: str = "truecolor"
+
+
+class _Held:
+    """Something to be done that may never be begun, as the app ends first: then nothing is said of it."""
+
+    def __init__(self, what: Coroutine[Any, Any, None]) -> None:
+        self.what = what
+
+    def __del__(self) -> None:
+        self.what.close()
 
 
 class Deeds(Ahead):
@@ -75,7 +86,13 @@ class Deeds(Ahead):
 
     def work(self, what: Coroutine[Any, Any, None], group: str, exclusive: bool = False) -> None:
         """Run something beside the screen; what goes wrong is told in a line, and the app goes on."""
-        self.run_worker(self.guarded(what), group=group, exclusive=exclusive, exit_on_error=False)
+        held = _Held(what)
+
+        async def guarded() -> None:
+            await self.guarded(held.what)
+
+        begun: WorkType[None] = guarded
+        self.run_worker(begun, group=group, exclusive=exclusive, exit_on_error=False)
 
     async def guarded(self, what: Coroutine[Any, Any, None]) -> None:
         """Do `what`; an error of it is told, and is over then."""

@@ -1,6 +1,7 @@
 """What holds everywhere: palette, help, changed keys, themes, the editor, pastes and files in the composer."""
 
 import asyncio
+import gc
 from functools import partial
 from pathlib import Path
 
@@ -339,3 +340,18 @@ async def test_a_connection_that_is_back_at_once_is_not_worth_a_word(
         on.app.linked.set()
         on.app._still_lost("it was cut")
         assert told == []
+
+
+async def test_work_that_is_never_begun_says_nothing(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    async def deed() -> None:
+        done.append("x")
+
+    async with running(FakeClient(), tmp_path) as on:
+        on.app.work(deed(), "a")
+        await on.until(lambda: done == ["x"])
+        on.app.work(deed(), "a")
+        on.app.workers.cancel_group(on.app, "a")
+        gc.collect()  # a coroutine that nobody awaited warns here, and a warning is an error
+    assert done == ["x"]
