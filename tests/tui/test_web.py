@@ -1,12 +1,10 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket as socketlib
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -18,7 +16,7 @@ from aiohttp import WSMsgType, web
 
 pytest.importorskip("textual_serve", reason="the extra `web` is not installed")
 
-from tests.running import OUTRIDER, Place
+from tests.running import OUTRIDER, Place, place
 from tests.tui.browser import browser
 from tui.web import DRIVER, HOST, TABS, Server
 
@@ -99,11 +97,10 @@ async def served(tmp_path: Path) -> AsyncIterator[Web]:
         yield found
 
 
-@pytest.fixture
-def place() -> Iterator[Place]:
-    home = Path(tempfile.mkdtemp(prefix="or-"))
-    yield Place(home)
-    shutil.rmtree(home)
+@pytest.fixture(name="place")
+def somewhere() -> Iterator[Place]:
+    with place() as made:
+        yield made
 
 
 async def until(socket: aiohttp.ClientWebSocketResponse, words: bytes) -> None:
