@@ -47,6 +47,7 @@ class Fake(FakeClient):
     def __init__(self) -> None:
         super().__init__()
         self.silent = False
+        self.served = True
         self.made: tuple[api.TokenInfo, ...] = ()
         self.state: api.MeshInfo = api.MeshInfo("idle", "hub")
         self.refused: ApiFailure | None = None
@@ -61,6 +62,10 @@ class Fake(FakeClient):
             await asyncio.Event().wait()
         async for event in super().events(first):
             yield event
+
+    async def providers(self) -> api.Providers:
+        found = await super().providers()
+        return found if self.served else api.Providers("", ())
 
     async def workers(self) -> Sequence[api.WorkerInfo]:
         await self._there()
@@ -164,6 +169,10 @@ def long(client: Fake) -> None:
         )
 
 
+def unserved(client: Fake) -> None:
+    client.served = False
+
+
 def viewer(client: Fake) -> None:
     many(client)
     client.state = api.MeshInfo("failing", "hub", why="UDP 51820 is taken by another program " * 4)
@@ -261,8 +270,14 @@ CASES: tuple[Case, ...] = (
     ("settings", "loading", nothing, lambda on: unanswered(on, "f9"), "Colours"),
     ("settings", "usual", nothing, keys("f9"), "new sessions have"),
     ("settings", "lost", nothing, lambda on: _then(on, keys("f9"), _served, lost), "▲"),
+    ("settings", "empty", unserved, keys("f9"), "Colours"),
+    ("settings", "changed", nothing, lambda on: _then(on, keys("f9"), _served, keys("tab", "space")), "[ ] tell"),
     ("settings", "keys", nothing, lambda on: _then(on, keys("f9"), _served, keys("e")), "sessions.top"),
     ("palette", "usual", many, keys("ctrl+p"), "Workers"),
+    ("help", "session", talk, lambda on: _then(on, talking, keys("f1")), "Copy"),
+    ("help", "workers", fleet, lambda on: _then(on, keys("w"), _mesh_up, keys("f1")), "Cordon"),
+    ("help", "new", nothing, lambda on: _then(on, keys("n"), _default, keys("f1")), "Send"),
+    ("help", "lost", many, lambda on: _then(on, keys("f1"), _paged, lost), "Page down"),
     ("help", "usual", many, keys("f1"), "Page down"),
     ("end", "asked", many, lambda on: _then(on, _rows, keys("e")), "for good?"),
 )  # fmt: skip
@@ -275,6 +290,14 @@ async def _then(on: Driver, *steps: Callable[[Driver], Awaitable[None]]) -> None
 
 async def _mesh(on: Driver) -> None:
     await on.sees("mesh idle")
+
+
+async def _mesh_up(on: Driver) -> None:
+    await on.sees("mesh up")
+
+
+async def _paged(on: Driver) -> None:
+    await on.sees("Page down")
 
 
 async def _rack(on: Driver) -> None:
