@@ -172,10 +172,11 @@ class Harness:
     async def retry(self, id: str) -> Status:
         """Kick from the tip and permit one step of a failed session. Raises NotFound, Ended, Conflict, Unready."""
         session = await self._sessions.get(id)
-        self._check_writable(session)
-        session.permit = True
-        self._runner.kick(session)
-        return self._sessions.describe(session).status
+        async with session.posting:
+            self._check_writable(session)
+            session.permit = True
+            self._runner.kick(session)
+            return self._sessions.describe(session).status
 
     async def stop(self, id: str, via: str) -> None:
         """Cut the step; returns when every call has a result and an error record names `via`, within 10 s.
@@ -197,15 +198,27 @@ class Harness:
         self._check_writable(session)
         with translated():
             async with session.posting:
-                if session.stepping:
-                    await self.stop(id, via)
                 self._check_writable(session)
-                await session.append(draft("end", via=via, reason="ended"))
+                await self._finish(session, via, "ended")
         self._over(session)
 
     async def sweep(self) -> None:
         """End for good every session that has been idle past its `limits.ttl`."""
-        await sweeping.sweep(self._sessions, self.census, self._clock(), self._check_writable, self._over)
+        await sweeping.sweep(
+            self._sessions, self.census, self._clock(), self._check_writable, self._finish, self._over
+        )
+
+    async def _finish(self, session: Session, via: str, reason: str) -> None:
+        """Append its end; under `posting`. Nobody begins to step it meanwhile, so the end is its last record."""
+        session.ending, session.kicked = True, False
+        try:
+            if session.stepping:
+                await self._runner.stop(session, via)
+            await session.append(draft("end", via=via, reason=reason))
+        finally:
+            session.ending = False
+            if session.kicked and session.chain.status in NEEDS_STEP:
+                self._runner.kick(session)  # it could not end
 
     def _over(self, session: Session) -> None:
         """It has ended: its workers are told, its environments go."""
@@ -329,11 +342,13 @@ class Harness:
         posts.check_name("via", via)
         session = await self._sessions.get(id)
         self._check_writable(session)
-        before = session.config
-        after = change(before)
-        configs.check(after, self._models)
         with translated():
-            (stored,) = await session.append(json_draft("config", after, via=via))
+            async with session.posting:  # two changes at once: the second is made to what the first left
+                self._check_writable(session)
+                before = session.config
+                after = change(before)
+                configs.check(after, self._models)
+                (stored,) = await session.append(json_draft("config", after, via=via))
         self.census.saw(self._sessions.describe(session))
         return before, stored.n
 

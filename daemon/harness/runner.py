@@ -51,7 +51,13 @@ class Runner:
         self._rested = rested
 
     def kick(self, session: Session) -> None:
-        """Step the session until nothing is open; during a pass: look once more before its task ends."""
+        """Step the session until nothing is open; during a pass: look once more before its task ends.
+
+        One whose end is being written is not stepped: `kicked` says that it was wanted.
+        """
+        if session.ending:
+            session.kicked = True
+            return
         session.again = True
         if session.runner is None:
             session.runner = self._group.create_task(self._run(session), name=f"session {session.id}")

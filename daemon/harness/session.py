@@ -50,10 +50,12 @@ class Session:
         self.one_pass: asyncio.Task[None] | None = None
         self.again = False  # kicked: look once more before the runner stops
         self.permit = False  # a retry was asked for: one step although the session failed
+        self.ending = False  # its end is being written: nobody begins to step it
+        self.kicked = False  # while it was ending
         self.stop_by: str | None = None
         self.stopped = asyncio.Event()
         self.stop_lost: StateFileError | None = None  # why the file did not take the last stop
-        self.posting = asyncio.Lock()
+        self.posting = asyncio.Lock()  # held from a look at the tip to the append that rests on it
         self._appending = asyncio.Lock()
 
     @property

@@ -1,6 +1,6 @@
 """End for good what has been idle past its `limits.ttl`; never a session that is stepped or was just written to."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 import structlog
@@ -10,22 +10,27 @@ from daemon.harness.errors import HarnessError, NoSpace, NotFound, translated
 from daemon.harness.session import Session
 from daemon.harness.sessions import Sessions
 from daemon.protocol import records
-from daemon.protocol.records import draft
 
 log = structlog.get_logger()
 
 
 async def sweep(
-    sessions: Sessions, census: Census, now: datetime, check: Callable[[Session], None], over: Callable[[Session], None]
-) -> None:  # fmt: skip
-    """Expire what is idle. `check` raises where a session cannot be written, `over` is called for each that ended.
+    sessions: Sessions,
+    census: Census,
+    now: datetime,
+    check: Callable[[Session], None],
+    finish: Callable[[Session, str, str], Awaitable[None]],
+    over: Callable[[Session], None],
+) -> None:
+    """Expire what is idle. `check` raises where a session cannot be written, `finish` writes an end (who, why), `over`
+    is called for each that ended.
 
     Where the disk is full the rest waits for the next time.
     """
     for id in census.idle(now):
         try:
             session = await sessions.get(id)
-            if session.damage is None and await _expire(session, now, check):
+            if session.damage is None and await _expire(session, now, check, finish):
                 log.info("session expired", session=id, idle_for=session.config.limits.ttl)
                 over(session)
             census.saw(sessions.describe(session))
@@ -37,7 +42,12 @@ async def sweep(
                 return
 
 
-async def _expire(session: Session, now: datetime, check: Callable[[Session], None]) -> bool:
+async def _expire(
+    session: Session,
+    now: datetime,
+    check: Callable[[Session], None],
+    finish: Callable[[Session, str, str], Awaitable[None]],
+) -> bool:
     with translated():
         async with session.posting:
             updated, ttl = records.instant(session.chain.updated), session.config.limits.ttl
@@ -46,5 +56,5 @@ async def _expire(session: Session, now: datetime, check: Callable[[Session], No
             if not ttl or updated is None or (now - updated).total_seconds() <= ttl:
                 return False
             check(session)
-            await session.append(draft("end", via="limits.ttl", reason="expired"))
+            await finish(session, "limits.ttl", "expired")
             return True

@@ -1,7 +1,8 @@
 """Sessions that are reconfigured, ended, copied and watched."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,21 @@ import pytest
 
 from daemon.harness import errors
 from daemon.protocol import api
-from daemon.protocol.records import Limits, WorkerRef
+from daemon.protocol.records import Limits, Record, WorkerRef, draft
+from daemon.provider.base import ProviderError
 from daemon.provider.patch import merge
+from daemon.statefile.errors import NoSpaceError
 from daemon.statefile.store import Store
-from tests.daemon.harness.doubles import Clock, FakePool, FakeProvider, bench, run, says, text
+from tests.daemon.harness.doubles import (
+    Bench,
+    Clock,
+    FakePool,
+    FakeProvider,
+    bench,
+    run,
+    says,
+    text,
+)
 
 
 @pytest.fixture
@@ -196,3 +208,88 @@ async def test_a_call_for_a_cordoned_worker_is_told_that_nothing_was_done_and_no
         assert "cordoned by the operator" in said
         assert "nothing was done" in said
         assert "cordoned by the operator: takes no calls now" in (await b.bodies(id, "system"))[-1]
+
+
+async def test_changes_at_once_to_a_session_found_at_a_start_all_hold(tmp_path: Path) -> None:
+    id = await _left(tmp_path, says(text("done")))
+    async with _found(tmp_path) as b, asyncio.TaskGroup() as group:
+        changes = [
+            group.create_task(change)
+            for change in (
+                b.harness.patch_config(id, "me", patch(limits={"tokens": 777})),
+                b.harness.patch_config(id, "me", patch(context=5555)),
+                b.harness.set_workers(id, "me", (WorkerRef("other"),)),
+                b.harness.patch_config(id, "me", patch(limits={"steps": 7})),
+            )
+        ]
+        await asyncio.wait(changes)
+        assert len({change.result() for change in changes}) == 4
+        config = (await b.harness.info(id)).config
+        assert (config.limits, config.context) == (Limits(tokens=777, steps=7), 5555)
+        assert config.workers == (WorkerRef("other"),)
+
+
+async def test_nothing_comes_after_the_end_of_a_session_found_at_a_start(tmp_path: Path) -> None:
+    id = await _left(tmp_path, [ProviderError("overloaded")])
+    async with _found(tmp_path, says(run("c1", "touch this"))) as b, asyncio.TaskGroup() as group:
+        ending = group.create_task(b.harness.end(id, "me"))
+        for change in (
+            b.harness.retry(id),
+            b.harness.patch_config(id, "me", patch(context=5555)),
+            b.post(id, "more"),
+        ):
+            group.create_task(_refused(change))
+        await ending
+        assert await b.rest(id) == "ended"
+        assert (await b.kinds(id))[-1] == "end"
+        assert (b.provider.queries, b.pool.ran) == ([], [])
+
+
+async def test_a_session_that_could_not_end_goes_on(tmp_path: Path) -> None:
+    id = await _left(tmp_path, says(text("done")))
+    async with _found(tmp_path, says(text("again"))) as b:
+        session = await b.harness._sessions.get(id)
+        append, began, go = session.log.append, asyncio.Event(), asyncio.Event()
+
+        async def full(*drafts: Record, durable: bool = True) -> list[Record]:
+            if drafts[0].kind != "end":
+                return await append(*drafts, durable=durable)
+            began.set()
+            await go.wait()
+            raise NoSpaceError("no space left")
+
+        session.log.append = full  # type: ignore[method-assign]
+        await append(draft("message", "more", via="me"))  # what a start finds open, it kicks
+        session.chain.add((await session.log.read())[-1])
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_refused(b.harness.end(id, "me"), errors.NoSpace))
+            await began.wait()
+            b.harness._runner.kick(session)
+            assert not session.stepping
+            go.set()
+        assert await b.rest(id) == "closed"
+        assert (await b.bodies(id, "text"))[-1] == "again"
+
+
+async def _refused(change: Awaitable[Any], why: type[Exception] = errors.Ended) -> None:
+    with pytest.raises(why):
+        await change
+
+
+async def _left(folder: Path, *answers: Any) -> str:
+    """A session that was stepped to its rest by a daemon that is gone."""
+    store = Store(folder, clock=Clock())
+    async with bench(store, FakeProvider(*answers), FakePool()) as b:
+        id = await b.session()
+        await b.rest(id)
+    await store.close()
+    return id
+
+
+@asynccontextmanager
+async def _found(folder: Path, *answers: Any) -> AsyncIterator[Bench]:
+    """The next daemon: it looks at a file, in a thread, before it writes to it."""
+    store = Store(folder, clock=Clock())
+    async with bench(store, FakeProvider(*answers), FakePool("w", "other")) as b:
+        yield b
+    await store.close()
