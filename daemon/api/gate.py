@@ -11,7 +11,7 @@ from typing import Final, get_args
 from aiohttp import web
 
 from daemon.api.errors import Refusal
-from daemon.api.keys import Keys
+from daemon.api.keys import Keys, digest
 from daemon.protocol import api
 
 MOST: Final = 30  # refused keys in WINDOW from one address; a person who mistypes stays far below
@@ -44,7 +44,7 @@ class Gate:
         self._keys = keys
         self._refused = Refused(clock)
         self._local = Caller("", "admin")
-        self._callers: dict[str, Caller] = {}
+        self._callers: dict[str, Caller] = {}  # by the key's digest: two keys may be of one name
         self._closed = False
 
     def admit(self, request: web.Request) -> Caller:
@@ -63,7 +63,7 @@ class Gate:
         if len(given) > 1 or given[0][: len(SCHEME)].lower() != SCHEME.lower() or not secret:
             raise Refusal(401, "Authorization: send one key, as `Bearer ork_…`", CHALLENGE)
         if (key := self._keys.find(secret)) is not None:
-            return self._caller(key)
+            return self._caller(digest(secret), key)
         if wait := self._refused.add(request.remote or ""):
             after = str(math.ceil(wait))
             raise Refusal(
@@ -71,9 +71,9 @@ class Gate:
             )
         raise Refusal(401, "this key is not one of this daemon's, or it was revoked", CHALLENGE)
 
-    def revoke(self, name: str) -> None:
-        """End what the caller with this key has open; the key itself is gone from the keys by now."""
-        if (caller := self._callers.pop(name, None)) is not None:
+    def revoke(self, digest: str) -> None:
+        """End what the caller with the key of this digest has open; the key itself is gone from the keys by now."""
+        if (caller := self._callers.pop(digest, None)) is not None:
             caller.gone.set()
 
     def close(self) -> None:
@@ -82,10 +82,10 @@ class Gate:
         for caller in (self._local, *self._callers.values()):
             caller.gone.set()
 
-    def _caller(self, key: api.KeyInfo) -> Caller:
-        caller = self._callers.get(key.name)
+    def _caller(self, digest: str, key: api.KeyInfo) -> Caller:
+        caller = self._callers.get(digest)
         if caller is None:
-            caller = self._callers[key.name] = Caller(key.name, key.role)
+            caller = self._callers[digest] = Caller(key.name, key.role)
             if self._closed:
                 caller.gone.set()
         return caller

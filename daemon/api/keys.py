@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from daemon import ownfile
-from daemon.harness.errors import Conflict, NoSpace, NotFound
+from daemon.harness.errors import Conflict, Invalid, NoSpace, NotFound
 from daemon.ownfile import OwnFileError
 from daemon.protocol import api
 
-LENT: Final = "serve"  # what a key is called that holds for one run
+LENT: Final = "serve"  # what a key is called that holds for one run; no other key is made of this name
 FILE: Final = "keys.toml"
 BITS: Final = 160  # random ones of a key: nobody finds one by trying, so a fast hash is enough
 HEAD: Final = "API keys: GET, POST and DELETE /keys. The daemon reads this at its start and replaces it."
@@ -47,7 +47,7 @@ class Keys:
     def __init__(self, path: Path, now: Callable[[], datetime] = _now, lent: str = "") -> None:
         self._path = path
         self._now = now
-        self._lent = _digest(lent) if lent else ""
+        self._lent = digest(lent) if lent else ""
         try:
             self._entries: Mapping[str, _Entry] = msgspec.convert(ownfile.read(path), _File).keys
         except msgspec.ValidationError as error:
@@ -62,17 +62,19 @@ class Keys:
 
     def find(self, secret: str) -> api.KeyInfo | None:
         """The key that this is. How long it takes tells nothing of how near a wrong one comes."""
-        digest = _digest(secret)
+        given = digest(secret)
         found = None
-        if self._lent and hmac.compare_digest(self._lent, digest):
+        if self._lent and hmac.compare_digest(self._lent, given):
             found = api.KeyInfo(LENT, "operator", "")
         for name, entry in self._entries.items():
-            if hmac.compare_digest(entry.sha256, digest):
+            if hmac.compare_digest(entry.sha256, given):
                 found = api.KeyInfo(name, entry.role, entry.created)
         return found
 
     async def add(self, new: api.NewKey) -> api.KeyMade:
-        """Make a key; it holds from when this returns, on disk. Raises Conflict, NoSpace."""
+        """Make a key; it holds from when this returns, on disk. Raises Invalid, Conflict, NoSpace."""
+        if new.name == LENT:
+            raise Invalid(f"name: {LENT} is what the key of an `outrider serve` is called; take another name")
         async with self._changing:
             if new.name in self._entries:
                 raise Conflict(
@@ -80,15 +82,16 @@ class Keys:
                 )
             secret = fresh()
             created = self._now().isoformat(timespec="seconds").replace("+00:00", "Z")
-            await self._keep({**self._entries, new.name: _Entry(new.role, _digest(secret), created)})
+            await self._keep({**self._entries, new.name: _Entry(new.role, digest(secret), created)})
         return api.KeyMade(new.name, new.role, created, secret)
 
-    async def remove(self, name: str) -> None:
-        """Revoke a key; it is refused from when this returns. Raises NotFound, NoSpace."""
+    async def remove(self, name: str) -> str:
+        """Revoke a key; it is refused from when this returns, which is its digest. Raises NotFound, NoSpace."""
         async with self._changing:
-            if name not in self._entries:
+            if (gone := self._entries.get(name)) is None:
                 raise NotFound(f"there is no key {name}")
             await self._keep({other: entry for other, entry in self._entries.items() if other != name})
+        return gone.sha256
 
     async def _keep(self, entries: Mapping[str, _Entry]) -> None:
         tables: dict[str, Any] = {"keys": msgspec.to_builtins(entries)}
@@ -104,5 +107,6 @@ def fresh() -> str:
     return api.KEY_PREFIX + b32encode(secrets.token_bytes(BITS // 8)).decode().lower()
 
 
-def _digest(secret: str) -> str:
+def digest(secret: str) -> str:
+    """What a key is kept as, and told from every other by."""
     return sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()

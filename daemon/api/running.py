@@ -239,8 +239,7 @@ class Running:
         return web.Response(status=204)
 
     async def _revoke(self, name: str) -> None:
-        await self._keys.remove(name)
-        self._gate.revoke(name)
+        self._gate.revoke(await self._keys.remove(name))
 
     async def metrics(self, request: web.Request, caller: Caller) -> web.Response:
         sessions = await self._harness.tally()

@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from daemon.api.gate import MOST, Gate, Refused
-from daemon.api.keys import Keys
-from daemon.harness.errors import Conflict, NoSpace, NotFound
+from daemon.api.keys import LENT, Keys, fresh
+from daemon.harness.errors import Conflict, Invalid, NoSpace, NotFound
 from daemon.ownfile import OwnFileError
 from daemon.protocol import api
 from tests.daemon.api.conftest import Http
@@ -272,3 +272,40 @@ async def test_a_revoked_key_is_refused_at_once_and_what_it_has_open_ends(
             await others.content.readuntil(b"event: session\n")
         again = (await keys.add(api.NewKey("lost", "viewer"))).key
         assert await ask("GET", "/", 200, again)
+
+
+async def test_no_key_is_made_of_the_name_of_the_one_that_is_lent(keys: Keys) -> None:
+    with pytest.raises(Invalid, match="name: serve is what the key of an `outrider serve` is called"):
+        await keys.add(api.NewKey(LENT, "viewer"))
+    assert keys.list() == ()
+
+
+@pytest.mark.parametrize("first", ["lent", "kept"])
+async def test_a_lent_key_and_one_of_its_name_are_never_taken_for_each_other(
+    harness: FakeHarness, keys: Keys, path: Path, first: str
+) -> None:
+    file, lent = path.with_name("keys.toml"), fresh()
+    kept = (await keys.add(api.NewKey("old", "viewer"))).key
+    owner = (await keys.add(api.NewKey("owner", "admin"))).key
+    text = await asyncio.to_thread(file.read_text)
+    await asyncio.to_thread(
+        file.write_text, text.replace("keys.old", f"keys.{LENT}")
+    )  # when it was not taken
+    both = await asyncio.to_thread(Keys, file, lent=lent)
+    id = harness.session()
+    async with over_tcp(harness, both) as ask:
+        await ask("GET", "/", 200, lent if first == "lent" else kept)
+        for _ in range(2):
+            await ask("POST", f"/sessions/{id}/retry", 403, kept)
+            await ask("POST", f"/sessions/{id}/retry", 200, lent)
+        headers = {"Authorization": f"Bearer {lent}"}
+        async with (
+            aiohttp.ClientSession(f"http://{ask.address}", headers=headers) as theirs,
+            theirs.get("/events") as events,
+        ):
+            await events.content.readuntil(b"event: state\n")
+            await ask("DELETE", f"/keys/{LENT}", 204, owner)
+            await ask("GET", "/", 401, kept)
+            await ask("GET", "/", 200, lent)
+            harness.changed.put(id)
+            await events.content.readuntil(b"event: session\n")
