@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -27,27 +27,24 @@ from daemon.provider import (
 from daemon.provider.anthropic import Anthropic
 from daemon.provider.base import Answer, Lister, Model, Provider, ProviderError, Request
 from daemon.provider.bedrock import Bedrock, endpoint
+from daemon.provider.entries import (
+    CHAT,
+    MODEL,
+    OPENAI,
+    REHEARSAL,
+    address,
+    can_answer,
+    check_fields,
+    is_openais,
+    sendable,
+    with_environment,
+)
 from daemon.provider.google import Google
 from daemon.provider.listing import LIMIT, refresh
 from daemon.provider.openai import OpenAI
 from daemon.provider.openai_chat import OpenAIChat
 from daemon.provider.rehearsal import Rehearsal
 
-OPENAI: Final = "openai"
-CHAT: Final = "openai-chat"
-BASE_URL: Final = "OPENAI_BASE_URL"  # as clients of the wire have it: any server's address
-API_KEY: Final = "OPENAI_API_KEY"
-MODEL: Final = "OPENAI_MODEL"  # the one to begin with, of those that this server has
-REHEARSAL: Final = "rehearsal"
-_ALL: Final = frozenset({"url", "key", "key_from", "headers"})
-MEANS: Final[Mapping[str, frozenset[str]]] = {  # the fields that say something to a provider of a kind
-    "anthropic": _ALL,
-    "openai": _ALL,
-    "openai-chat": _ALL | {"quirks"},
-    "google": _ALL,
-    "bedrock": _ALL | {"region", "quirks"},
-    "rehearsal": frozenset(),
-}
 TOUR: Final = "tour"
 SPEED: Final = "OUTRIDER_REHEARSAL_SPEED"  # 2 is twice as fast, 0 without pauses
 
@@ -67,7 +64,7 @@ def build(
     missing = missing or {}
     named = env.get(MODEL, "").strip()
     for name, entry in with_environment(entries, env).items():
-        _check_fields(name, entry)
+        check_fields(name, entry)
         match entry.kind or name:
             case "anthropic":
                 built[name] = _anthropic(name, entry)
@@ -120,10 +117,15 @@ def served(providers: Mapping[str, Provider]) -> list[str]:
     return [f"{name}/{model.name}" for name, provider in providers.items() for model in provider.models()]
 
 
-def default_model(providers: Mapping[str, Provider]) -> str:
-    """The model of a session when nobody names one: the best of the first provider that knows any, else the tour."""
+def default_model(providers: Mapping[str, Provider], unable: Collection[str] = ()) -> str:
+    """The model of a session when nobody names one: the best of the first provider that knows any, else the tour.
+
+    `unable`: names of providers that cannot answer as they are, which are passed over.
+    """
     for name, provider in providers.items():
-        if not isinstance(provider, Rehearsal) and (known := provider.models()):
+        if name in unable or isinstance(provider, Rehearsal):
+            continue
+        if known := provider.models():
             return f"{name}/{known[0].name}"
     return f"{REHEARSAL}/{TOUR}"
 
@@ -144,6 +146,9 @@ class Registry:
         environ = os.environ if env is None else env
         self.entries = with_environment(entries, environ)
         self.providers = build(entries, folder, environ, missing)
+        self._unable = frozenset(missing or ()) | {
+            name for name, entry in self.entries.items() if not can_answer(name, entry, environ)
+        }
         self._unserved = {
             name: entry.kind or name for name, entry in self.entries.items() if name not in self.providers
         }
@@ -184,66 +189,13 @@ class Registry:
 
     def default(self) -> str:
         """See `default_model`."""
-        return default_model(self.providers)
+        return default_model(self.providers, self._unable)
 
     async def refresh(
         self, http: aiohttp.ClientSession, limit: float = LIMIT, *, unknown: bool = False
     ) -> dict[str, str]:
         """See `refresh`."""
         return await refresh(self.providers, http, limit, unknown=unknown)
-
-
-def with_environment(
-    entries: Mapping[str, ProviderEntry], env: Mapping[str, str]
-) -> Mapping[str, ProviderEntry]:
-    """The entries, and those that the environment's address and key make: OpenAI with its two wires, or where the
-    address is another server's, which mostly has but the older one, that alone.
-
-    Its key goes nowhere but to its own address: an entry with an address has its own key, or none.
-    """
-    url, key = env.get(BASE_URL, "").strip(), _sendable(API_KEY, env.get(API_KEY, ""))
-    url = _address(BASE_URL, url) if url else ""
-    entries = _with_openai(entries, url, key)
-    entry = entries.get(CHAT, ProviderEntry(kind=CHAT))
-    if entry.url or (entry.kind or CHAT) != CHAT or (CHAT not in entries and not url and not key):
-        return entries
-    filled = structs.replace(entry, url=url or openai_chat.URL, key=entry.key or key)
-    return {**entries, CHAT: filled}
-
-
-def _with_openai(entries: Mapping[str, ProviderEntry], url: str, key: str) -> Mapping[str, ProviderEntry]:
-    """The entries with one of OpenAI's newer wire where the environment means OpenAI, and else without one that only
-    the environment made.
-    """
-    entry = entries.get(OPENAI)
-    if entry is None:
-        means = bool(key) and (not url or _openais(url))
-        return {**entries, OPENAI: ProviderEntry(OPENAI, url, key)} if means else entries
-    bare = structs.replace(entry, kind=OPENAI, url=entry.url.strip(), key=entry.key.strip())
-    if url and not _openais(url) and bare == ProviderEntry(OPENAI, url, key):
-        return {name: other for name, other in entries.items() if name != OPENAI}
-    return entries
-
-
-def _openais(url: str) -> bool:
-    """Whether an address is OpenAI's own, of any region."""
-    host, own = urlsplit(url).hostname or "", urlsplit(openai_chat.URL).hostname or ""
-    return host == own or host.endswith(f".{own}")
-
-
-def _check_fields(name: str, entry: ProviderEntry) -> None:
-    """Raises ConfigError for a field that means nothing to a provider of its kind."""
-    kind = entry.kind or name
-    for field in ("url", "key", "key_from", "region", "headers", "quirks"):
-        if getattr(entry, field) and field not in MEANS.get(kind, {field}):
-            raise ConfigError(f"providers.{name}.{field}: a provider of kind {kind} has none; leave it out")
-    for model, told in entry.models.items() if kind == REHEARSAL else ():
-        for field in ("context", "output", "input"):
-            if getattr(told, field):
-                where = f"providers.{name}.models.{model}.{field}"
-                raise ConfigError(
-                    f"{where}: a rehearsal's is its own; leave it out, its price alone can be set"
-                )
 
 
 class _Refusing:
@@ -264,14 +216,14 @@ class _Refusing:
 
 def _anthropic(name: str, entry: ProviderEntry) -> Provider:
     where = f"providers.{name}"
-    url, key = _address(f"{where}.url", entry.url or anthropic.URL), _sendable(f"{where}.key", entry.key)
+    url, key = address(f"{where}.url", entry.url or anthropic.URL), sendable(f"{where}.key", entry.key)
     known = _known(where, models.ANTHROPIC, entry)
     return Anthropic(name, url=url, key=key, headers=_headers(where, entry), known=known)
 
 
 def _google(name: str, entry: ProviderEntry) -> Provider:
     where = f"providers.{name}"
-    url, key = _address(f"{where}.url", entry.url or google.URL), _sendable(f"{where}.key", entry.key)
+    url, key = address(f"{where}.url", entry.url or google.URL), sendable(f"{where}.key", entry.key)
     known = _known(where, models.GOOGLE, entry)
     headers = _headers(where, entry)
     return Google(name, url=url, key=key, headers=headers, known=known, lists=not entry.models)
@@ -291,8 +243,8 @@ def _bedrock(name: str, entry: ProviderEntry, env: Mapping[str, str]) -> Provide
     known = _known(where, [converse_models.find(model) for model in entry.models], entry)
     return Bedrock(
         name,
-        url=_address(f"{where}.url", url) if url else "",
-        key=_sendable(f"{where}.key", entry.key),
+        url=address(f"{where}.url", url) if url else "",
+        key=sendable(f"{where}.key", entry.key),
         signer=aws.Signer(region),
         headers=_headers(where, entry),
         known=known,
@@ -303,14 +255,14 @@ def _bedrock(name: str, entry: ProviderEntry, env: Mapping[str, str]) -> Provide
 def _responses(name: str, entry: ProviderEntry, model: str) -> Provider:
     """`model`: the one to begin with, which the environment names, empty for none."""
     where = f"providers.{name}"
-    url = _address(f"{where}.url", entry.url or openai_chat.URL)
+    url = address(f"{where}.url", entry.url or openai_chat.URL)
     return OpenAI(
         name,
         url=url,
-        key=_sendable(f"{where}.key", entry.key),
+        key=sendable(f"{where}.key", entry.key),
         headers=_headers(where, entry),
         known=_beginning(where, entry, url, model),
-        lists=not entry.models and not _openais(url),
+        lists=not entry.models and not is_openais(url),
     )
 
 
@@ -321,14 +273,14 @@ def _chat(name: str, entry: ProviderEntry, model: str) -> Provider:
         raise ConfigError(
             f"{where}.url: it is missing; write the server's address, as in http://127.0.0.1:11434/v1"
         )
-    url, key = _address(f"{where}.url", entry.url), _sendable(f"{where}.key", entry.key)
+    url, key = address(f"{where}.url", entry.url), sendable(f"{where}.key", entry.key)
     return OpenAIChat(
         name,
         url=url,
         key=key,
         headers=_headers(where, entry),
         known=_beginning(where, entry, url, model or quirks.deployment(url)),
-        lists=not entry.models and not _openais(url) and not quirks.is_azure(urlsplit(url).hostname or ""),
+        lists=not entry.models and not is_openais(url) and not quirks.is_azure(urlsplit(url).hostname or ""),
         quirks=_quirks(where, url, entry.quirks),
     )
 
@@ -336,7 +288,7 @@ def _chat(name: str, entry: ProviderEntry, model: str) -> Provider:
 def _beginning(where: str, entry: ProviderEntry, url: str, model: str) -> list[Model]:
     """The models known before a server is asked: those configured, OpenAI's own there; `model`, if named, first."""
     configured = _known(where, models.CHAT, entry)[: len(entry.models)]
-    known = [*configured, *(models.OPENAI if _openais(url) else ())]
+    known = [*configured, *(models.OPENAI if is_openais(url) else ())]
     if not model:
         return known
     first = models.known_as(model, known, models.CHAT)
@@ -361,22 +313,7 @@ def _known(where: str, known: Sequence[Model], entry: ProviderEntry) -> tuple[Mo
 
 
 def _headers(where: str, entry: ProviderEntry) -> dict[str, str]:
-    return {name: _sendable(f"{where}.headers.{name}", value) for name, value in entry.headers.items()}
-
-
-def _sendable(where: str, text: str) -> str:
-    text = text.strip()
-    if not text.isascii() or not text.isprintable():
-        raise ConfigError(f"{where}: it holds characters that no HTTP header can; copy it anew")
-    return text
-
-
-def _address(where: str, url: str) -> str:
-    url = url.strip()
-    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url):
-        shown = re.sub(r"//.*@", "//***@", url)
-        raise ConfigError(f"{where}: {shown!r} is no address; write it as https://host or http://host:port")
-    return url
+    return {name: sendable(f"{where}.headers.{name}", value) for name, value in entry.headers.items()}
 
 
 def _speed(env: Mapping[str, str]) -> float:

@@ -11,11 +11,12 @@ from daemon.config import ModelEntry, ProviderEntry
 from daemon.protocol.api import ProviderSetting
 from daemon.provider import listed
 from daemon.provider.base import Model, ProviderError
+from daemon.provider.entries import BASE_URL
 from daemon.provider.http import open_session
 from daemon.provider.listing import MAX_ANSWER, list_models
 from daemon.provider.models import TEXT_AND_IMAGES
 from daemon.provider.openai_chat import OpenAIChat
-from daemon.provider.registry import BASE_URL, Registry
+from daemon.provider.registry import Registry
 from daemon.provider.service import Providers
 
 KEY = "sk-very-secret-0123456789"

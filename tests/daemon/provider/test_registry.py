@@ -28,6 +28,38 @@ def test_the_first_configured_provider_gives_the_default_model() -> None:
     assert Registry({"mine": named}, env={}).default() == "mine/claude-own"
 
 
+@pytest.mark.parametrize(
+    ("entry", "answers"),
+    [
+        (ProviderEntry("anthropic", models={"claude-own": ModelEntry(9)}), False),
+        (ProviderEntry("anthropic", "https://api.anthropic.com/v1"), False),
+        (ProviderEntry("anthropic", "https://proxy.example"), True),
+        (ProviderEntry("anthropic", headers={"X-Api-Key": KEY}), True),
+        (ProviderEntry("anthropic", headers={"X-Team": "a"}), False),
+        (ProviderEntry("google"), False),
+        (ProviderEntry("openai"), False),
+        (ProviderEntry("openai", "https://eu.api.openai.com/v1"), False),
+        (ProviderEntry("openai-chat", "https://api.openai.com/v1"), False),
+        (ProviderEntry("openai-chat", "http://127.0.0.1:1/v1", models={"qwen3": ModelEntry(9)}), True),
+        (ProviderEntry("bedrock", region="eu-west-1"), True),
+        (ProviderEntry("bedrock"), False),
+        (ProviderEntry("bedrock", key=KEY), False),
+        (ProviderEntry("bedrock", "https://vpce.example", key=KEY), True),
+    ],
+)
+def test_who_cannot_answer_as_it_is_gives_no_default_model(entry: ProviderEntry, answers: bool) -> None:
+    registry = Registry({"first": entry, "anthropic": CLAUDE}, env={"HOME": "/nowhere"})
+    assert registry.default().partition("/")[0] == ("first" if answers else "anthropic")
+    assert any(name.startswith("first/") for name in registry.served()), "it is listed all the same"
+    alone = Registry({"first": entry}, env={"HOME": "/nowhere"})
+    assert alone.default().partition("/")[0] == ("first" if answers else "rehearsal")
+
+
+def test_a_chat_server_of_which_no_model_is_known_gives_no_default_model() -> None:
+    entries = {"mine": ProviderEntry("openai-chat", "http://127.0.0.1:1/v1"), "anthropic": CLAUDE}
+    assert Registry(entries, env={}).default() == "anthropic/claude-sonnet-5"
+
+
 def test_an_entry_gives_url_key_headers_and_models() -> None:
     limits = {"claude-haiku-4-5": ModelEntry(output=7), "claude-own": ModelEntry(9, 8, ("text/plain",))}
     entry = ProviderEntry(

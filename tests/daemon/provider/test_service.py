@@ -44,6 +44,19 @@ async def test_without_a_key_the_rehearsal_is_served(tmp_path: Path) -> None:
     assert providers.describe().providers[0].models[0].context > 0
 
 
+async def test_a_key_that_is_not_there_passes_the_default_on_to_the_next(tmp_path: Path) -> None:
+    written = {
+        "anthropic": {"key": "$ANTHROPIC_API_KEY"},
+        "mine": {"kind": "anthropic", "key": "keyring:x.y"},
+    }
+    alone = await made(tmp_path, written)
+    assert alone.describe().default == "rehearsal/tour"
+    await alone.set("google", Set(key="k-12345678"))
+    assert alone.default().startswith("google/")
+    for environ, first in (({"GEMINI_API_KEY": "k"}, "google/"), ({"ANTHROPIC_API_KEY": "k"}, "anthropic/")):
+        assert (await made(tmp_path, written, **environ)).default().startswith(first)
+
+
 async def test_a_region_is_set_like_a_key(tmp_path: Path) -> None:
     providers = await made(tmp_path)
     await providers.set("bedrock", Set(key="k-12345678", region="eu-west-1"))
