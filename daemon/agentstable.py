@@ -21,8 +21,8 @@ class AgentsTable(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
     `max_concurrent_turns`: of the agent-server surface, at once. `max_sessions`: made there, that have neither ended
     nor expired. 0: any number. `session_ttl`: how long one may be idle, such as 168h; 0 for ever. `shutdown_grace`: how
-    long turns have to end when the daemon ends. `drain_delay`: how long, before that, requests are still taken while
-    /readyz says that there should be none.
+    long turns have to end when the daemon ends; 0 cuts them at once. `drain_delay`: how long, before that, requests are
+    still taken while /readyz says that there should be none.
     """
 
     files: tuple[str, ...] = ()

@@ -76,9 +76,15 @@ def down(options: "Options", json: bool) -> int:
 @click.option(
     "--session-ttl", metavar="TIME", help="How long a session may be idle, such as 168h; 0: for ever."
 )
-@click.option("--shutdown-grace", metavar="TIME", help="How long turns have to end at the end, such as 25s.")
 @click.option(
-    "--drain-delay", metavar="TIME", help="How long before that requests are still taken, such as 5s."
+    "--shutdown-grace",
+    metavar="TIME",
+    help="How long turns have to end at the end, such as 25s; 0: they are cut at once.",
+)
+@click.option(
+    "--drain-delay",
+    metavar="TIME",
+    help="How long before that requests are still taken, such as 5s; 0: not at all.",
 )
 @json_option
 def serve(
