@@ -64,6 +64,7 @@ class Chain:
     `pending_tokens` estimates what the next request holds on top of them. `answered`: the last step said
     something that can be read, or called. `pauses`: how often in a row the answer has paused.
     `call_ids`: ids of all call records. `posts`: idempotency keys, with the number of the last record under each.
+    `turn`: the message that began the turn of the agent-server surface that is under way, 0 for none.
     """
 
     def __init__(self, session: str = "") -> None:
@@ -85,6 +86,7 @@ class Chain:
         self.workers_had: set[str] = set()  # names of all that the session has or had
         self.call_ids: set[str] = set()
         self.posts: dict[str, int] = {}
+        self.turn = 0
         self._session = session
         self._first: Config | None = None
         self._start: datetime | None = None
@@ -154,6 +156,7 @@ class Chain:
                 if header.idempotency_key:
                     self.posts[header.idempotency_key] = header.n
                 self._message = header.n
+                self.turn = header.n if header.turn else self.turn
                 self._wait(record)
             case "result":
                 known = self._orphans.pop(header.for_, None)
@@ -164,6 +167,7 @@ class Chain:
                     self._result = header.n  # what the call has shown, beside its text
                     self._wait(record)
             case "error":
+                self.turn = 0
                 self._wait(record)
             case "text" | "thinking" | "call":
                 self._blocks.append((record, call))
@@ -230,6 +234,8 @@ class Chain:
             self._settle(header, said, blocks)
         # else what it saw is asked again, together with what comes next
         self.pending_tokens = sum(turns.tokens(record) for record in self._pending if record.n > header.upto)
+        if self.status == "closed":
+            self.turn = 0
 
     def _spend(self, step: Header, usage: Usage) -> None:
         band = bisect_left(BANDS, usage.prompt) if usage.prompt or usage.output else UNCOUNTED

@@ -1,6 +1,6 @@
 """What the API asks of the harness and the providers, as it calls them; the tests' fakes fit these shapes too."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -138,10 +138,14 @@ class Harness(Protocol):
     async def tally(self) -> Mapping[Status, int]: ...
 
     async def post(
-        self, id: str, via: str, parts: Sequence[api.Part], key: str = "", *, resting: bool = False
+        self, id: str, via: str, parts: Sequence[api.Part], key: str = "", *, turn: bool = False
     ) -> int: ...
 
     async def rested(self, id: str) -> None: ...
+
+    def on_turn(self, adopt: Callable[[str, int], None]) -> None:
+        """Have it called for each turn that goes on after a start: (session, the message that began it)."""
+        ...
 
     async def retry(self, id: str) -> Status: ...
 

@@ -1,4 +1,7 @@
-"""Turns of the agent-server surface: so many at once and no more, each counted until its session rests."""
+"""Turns of the agent-server surface: so many at once and no more, each counted until its session rests.
+
+Those that an earlier daemon began go on after a start and are counted too.
+"""
 
 import asyncio
 from types import TracebackType
@@ -31,10 +34,11 @@ class Turns:
         self._tasks: set[asyncio.Task[None]] = set()
         self._none = asyncio.Event()
         self._none.set()
+        self._left = False
 
     @property
     def running(self) -> int:
-        """Turns that were begun here and have not ended."""
+        """Turns that were begun, here or by an earlier daemon, and have not ended."""
         return self._running
 
     async def begin(self, id: str, via: str, text: str) -> int:
@@ -49,15 +53,25 @@ class Turns:
         self._running += 1
         self._none.clear()
         try:
-            n = await self._harness.post(id, via, (api.Part(TEXT, text.encode()),), resting=True)
+            n = await self._harness.post(id, via, (api.Part(TEXT, text.encode()),), turn=True)
         except BaseException:
             self._ended()
             raise
+        self._watch(id, n)
+        return n
+
+    def adopt(self, id: str, n: int) -> None:
+        """Count a turn that goes on by itself; there may be more than `most` of them."""
+        if id not in self._current and not self._left:
+            self._running += 1
+            self._none.clear()
+            self._watch(id, n)
+
+    def _watch(self, id: str, n: int) -> None:
         self._current[id] = n
         task = asyncio.create_task(self._follow(id, n), name=f"turn of {id}")  # noqa: TID251 - owned by this object
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return n
 
     def goes_on(self, id: str, n: int) -> bool:
         """Whether the session's turn is still the one that record `n` began."""
@@ -83,11 +97,13 @@ class Turns:
             self._none.set()
 
     async def __aenter__(self) -> Self:
+        self._harness.on_turn(self.adopt)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._left = True
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

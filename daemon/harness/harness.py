@@ -100,6 +100,8 @@ class Harness:
         self._clock = clock
         self.ready = False
         self.resumed = False  # every session that needed a step at the start has been kicked
+        self._turns: dict[str, int] = {}  # that go on after the start, and nobody has asked for
+        self._on_turn: Callable[[str, int], None] = self._turns.__setitem__
 
     async def create(self, create: api.Create, surface: str = "") -> str:
         """Make a session and return its id. `surface`: of the API it is made on. Raises Invalid, NotFound (of `from`),
@@ -130,12 +132,12 @@ class Harness:
         return await self._sessions.tally()
 
     async def post(
-        self, id: str, via: str, parts: Sequence[api.Part], key: str = "", *, resting: bool = False
+        self, id: str, via: str, parts: Sequence[api.Part], key: str = "", *, turn: bool = False
     ) -> int:
         """Append one message per part and kick the session once; returns the last one's number, durable by then.
 
-        With `key`, the same key and parts again append nothing and return the first post's number. `resting`: refuse
-        a session that is stepping (Conflict), so that this post begins a turn.
+        With `key`, the same key and parts again append nothing and return the first post's number. `turn`: it
+        begins a turn of the agent-server surface, which a session that is stepping cannot (Conflict).
         Raises NotFound, Malformed, Conflict, Ended, TooLarge, Unsupported, NoSpace, Unready.
         """
         posts.check_name("via", via)
@@ -148,12 +150,13 @@ class Harness:
                 last = session.chain.posts.get(key) if key else None
                 if last is None:
                     self._check_writable(session)
-                    if resting and session.stepping:
+                    if turn and session.stepping:
                         raise Conflict(
                             f"session {id} is busy: a turn is running; wait for its end, or stop it"
                         )
                     drafts = [
-                        draft("message", part.body, part.type, via=via, idempotency_key=key) for part in parts
+                        draft("message", part.body, part.type, via=via, idempotency_key=key, turn=turn)
+                        for part in parts
                     ]
                     last = (await session.append(*drafts, durable=False))[-1].n
                     self._counts.posts += 1
@@ -301,8 +304,21 @@ class Harness:
         self._sessions.looked.set()
 
     async def _look(self) -> None:
-        await resuming.look(self._sessions, NEEDS_STEP, self._runner.kick, self._serve)
+        await resuming.look(self._sessions, NEEDS_STEP, self._go_on, self._serve)
         self.resumed = True
+
+    def _go_on(self, session: Session) -> None:
+        self._runner.kick(session)
+        if session.turn:
+            self._on_turn(session.id, session.turn)
+
+    def on_turn(self, adopt: Callable[[str, int], None]) -> None:
+        """Have `adopt` called for each turn that goes on after the start, also for those that do already: with the
+        session's id and the message that began it.
+        """
+        self._on_turn = adopt
+        while self._turns:
+            adopt(*self._turns.popitem())
 
     def _serve(self) -> None:
         self.ready = True

@@ -1,4 +1,4 @@
-"""So many native sessions step at once and no more; the others wait their turn, each for one step at a time."""
+"""So many sessions step at once and no more; the others wait, each for one step at a time."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -10,7 +10,7 @@ class Queue:
     """Places for steps, given in the order they are asked for. `most`: 0 for any number.
 
     A session asks anew for each step, behind those that wait: a long one holds up the others for one step at a time.
-    Sessions of a surface that has a cap of its own need no place.
+    A turn of the agent-server surface needs no place: those have a cap of their own.
     """
 
     def __init__(self, most: int) -> None:
@@ -18,6 +18,6 @@ class Queue:
 
     def place(self, session: Session) -> AbstractAsyncContextManager[None]:
         """A place for one step."""
-        if self._places is None or session.surface:
+        if self._places is None or session.turn:
             return nullcontext()
         return self._places

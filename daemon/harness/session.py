@@ -69,9 +69,10 @@ class Session:
         return self.chain.config or Config(model="")
 
     @property
-    def surface(self) -> str:
-        """Of the API that it was made on, empty for the native one, where a copy is made of whatever source."""
-        return "" if self.origin is not None else self.config.surface
+    def turn(self) -> int:
+        """The message that began the turn under way, 0 for none; that of a copy's source is not the copy's."""
+        n = self.chain.turn
+        return n if self.origin is None or n >= self.origin.n else 0
 
     @property
     def untouched(self) -> bool:

@@ -103,6 +103,7 @@ class Header(Struct, frozen=True, omit_defaults=True, rename={"for_": "for"}):
     seconds: float | None = None
     via: str = ""
     idempotency_key: str = ""
+    turn: bool = False  # on a message: it began a turn of the agent-server surface
     source: str = ""
     omitted: int = 0  # bytes of the body that this copy of a record leaves out
     looked: tuple[str, ...] = ()  # on a list of workers: those whose AGENTS.md files were looked for by now

@@ -171,8 +171,11 @@ class FakeHarness:
     async def rested(self, id: str) -> None:
         await self.log(id)
 
+    def on_turn(self, adopt: Callable[[str, int], None]) -> None:
+        pass
+
     async def post(
-        self, id: str, via: str, parts: Sequence[api.Part], key: str = "", *, resting: bool = False
+        self, id: str, via: str, parts: Sequence[api.Part], key: str = "", *, turn: bool = False
     ) -> int:
         await self._change()
         log = self._memory(id)

@@ -15,9 +15,11 @@ import pytest
 from daemon.api.agentserver import Caps
 from daemon.api.stream import Limits
 from daemon.harness.errors import Ended
+from daemon.protocol import api
 from daemon.provider.base import Delta, ProviderError
 from daemon.statefile.memory import MemoryStore
 from daemon.statefile.store import Store
+from daemon.turns import Text
 from tests.daemon.api.agents import V1, Server, server, settled
 from tests.daemon.harness.doubles import Clock, FakeProvider, run, says, text
 from tests.daemon.statefile.fakes import Disk
@@ -434,3 +436,82 @@ async def test_stops_ends_and_turns_at_once_leave_nothing_running(path: Path) ->
         assert s.served.drain.turns._current == {}
         assert not s.served.drain.turns._tasks
         assert not any(info.status == "stepping" for info in await s.b.harness.list())
+
+
+async def test_only_what_a_turn_began_needs_no_place_among_the_steps(path: Path) -> None:
+    first, second = asyncio.Event(), asyncio.Event()
+    provider = FakeProvider([first, *says(text("native"))], [second, *says(text("turn"))], says(text("late")))
+    async with server(path, provider, max_steps=1) as s:
+        one, other = await s.create(), await s.create()
+        await s.b.post(one, "from the native side")
+        await provider.asked.wait()
+        provider.asked.clear()
+        await s.b.post(await s.b.session(""), "waits")
+        await s.served.drain.turns.begin(other, "a", "a turn")
+        await provider.asked.wait()
+        assert [query.context.last.parts[-1] for query in provider.queries if query.context.last] == [
+            Text("from the native side"),
+            Text("a turn"),
+        ]
+        second.set()
+        await settled(s, other)
+        assert len(provider.queries) == 2
+        first.set()
+        await s.b.rest(one)
+
+
+async def test_a_retry_after_a_failed_turn_waits_for_a_place(path: Path) -> None:
+    hold = asyncio.Event()
+    provider = FakeProvider(
+        [ProviderError("no", status=400)], [hold, *says(text("x"))], *[says(text("y"))] * 2
+    )
+    async with server(path, provider, max_steps=1) as s:
+        id = await s.create()
+        await s.told(id)
+        await settled(s, id)
+        provider.asked.clear()
+        native = await s.b.session("a")
+        await provider.asked.wait()
+        await s.b.harness.retry(id)
+        await s.told(await s.create())
+        assert await s.b.bodies(id, "text") == []  # a turn went by, and it waits for the native session
+        hold.set()
+        assert [await s.b.rest(native), await s.b.rest(id)] == ["closed", "closed"]
+
+
+async def test_a_turn_that_goes_on_after_a_restart_is_counted_and_waited_for(path: Path) -> None:
+    store = Store(path.parent / "d")
+    async with server(path, FakeProvider([asyncio.Event()], [asyncio.Event()]), store=store) as s:
+        id, native = await s.create(), await s.create()
+        begun = await s.served.drain.turns.begin(id, "a", "hi")
+        await s.b.provider.asked.wait()
+        s.b.provider.asked.clear()
+        await s.b.post(native, "from the native side")
+        await s.b.provider.asked.wait()
+    turn, other = asyncio.Event(), asyncio.Event()
+    store = Store(path.parent / "d")
+    provider = FakeProvider([turn, *says(text("on"))], [other, *says(text("on"))])
+    async with server(path, provider, store=store, caps=Caps(turns=1)) as s:
+        turns = s.served.drain.turns
+        assert (turns.running, turns.goes_on(id, begun)) == (1, True)
+        async with s.turn(await s.create()) as frames:
+            assert frames.status == 429
+        async with asyncio.TaskGroup() as group:
+            group.create_task(s.served.drain.leave(0, 30))
+            turn.set()
+            other.set()
+        assert turns.running == 0
+        assert await s.b.rest(id) == await s.b.rest(native) == "closed"
+
+
+async def test_a_copy_of_a_session_with_a_turn_under_way_has_none(path: Path) -> None:
+    hold = asyncio.Event()
+    store = Store(path.parent / "d")
+    async with server(path, FakeProvider([hold, *says(text("x"))], says(text("copy"))), store=store) as s:
+        id = await s.create()
+        n = await s.served.drain.turns.begin(id, "a", "hi")
+        copy = await s.b.harness.create(api.Create(from_=id, n=n + 1))
+        session = await s.b.harness._sessions.get(copy)
+        assert (session.chain.turn, session.turn) == (n, 0)
+        hold.set()
+        await settled(s, id)
