@@ -147,7 +147,7 @@ class Native:
                 method="PATCH",
                 path=api.CONFIG,
                 handler=self.patch_config,
-                what="Change a session's model, params, context or limits from its next step on.",
+                what="Change a session's model, params, tools, input, context or limits from its next step on.",
                 role="operator",
                 parameters=(id, via),
                 body=Content(api.ConfigPatch, (MERGE_PATCH, JSON)),

@@ -7,7 +7,7 @@ from typing import Any, Final, assert_never
 
 from daemon.harness import edit, patch, pictures, reads, shown, tools
 from daemon.harness.environments import DROPPED, Environments
-from daemon.harness.tools import BadCall, Edit, Patch, Read, Run, Write
+from daemon.harness.tools import Arguments, BadCall, Edit, Patch, Read, Run, Write
 from daemon.plain import count
 from daemon.pool import Cordoned, Output, Pool, Refused, WorkerGone
 from daemon.protocol import records
@@ -16,6 +16,7 @@ from daemon.protocol.records import Config, Record, WorkerRef, draft
 MAX_FILE: Final = 32 << 20  # bytes of a file that `edit` takes whole
 SAMPLE: Final = 64 << 10  # bytes of a file that tell its line ends
 UNKNOWN: Final = "interrupted, effect unknown"
+HALF: Final = "the patch was being written; some of its files are changed, look at them"
 
 
 class Calls:
@@ -45,7 +46,10 @@ class Calls:
         """
         images = [] if images is None else images
         try:
-            wanted = tools.parse(records.call_of(call), config.tools)
+            body = records.call_of(call)
+            if age is not None and body.name in tools.ALL and body.name not in tools.names(config.tools):
+                return await self._withdrawn(session, call.id, tools.parse(body, tools.ALL), had, age, config)
+            wanted = tools.parse(body, config.tools)
             here = {ref.name for ref in config.workers}
             if age is not None and wanted.worker in had and wanted.worker not in here:
                 return await self._dropped(session, call.id, wanted.worker, age, config.input, images)
@@ -87,6 +91,23 @@ class Calls:
         done, more = await pictures.fetch(self._pool, call, worker, done, takes)
         images.extend(more)
         return _ran(call, worker, done, 0)
+
+    async def _withdrawn(
+        self, session: str, call: str, wanted: Arguments, had: Collection[str], age: float, config: Config
+    ) -> Record:
+        """The result of a call that an earlier daemon may have begun by a tool that the session no longer has."""
+        worker = wanted.worker
+        try:
+            for id in (call, _part(call, 0)) if worker in had else ():
+                if (done := await self._pool.attach(worker, session, id, age=age)) is not None:
+                    if id != call:
+                        return unknown(call, worker, HALF)
+                    return _ran(call, worker, done, 0)
+        except (Refused, WorkerGone) as error:
+            return _failed(call, str(error), worker=worker)
+        return _failed(
+            call, f"not begun: the session has other tools now: {', '.join(tools.names(config.tools))}"
+        )
 
     async def _run(
         self,
@@ -164,9 +185,7 @@ class Calls:
         if done is not None:
             return draft("result", "Patched.", for_=call, worker=ref.name)
         if await self._before(session, _part(call, 0), ref, age) is not None:
-            return unknown(
-                call, ref.name, "the patch was being written; some of its files are changed, look at them"
-            )
+            return unknown(call, ref.name, HALF)
         try:
             sections = await asyncio.to_thread(patch.parse, wanted.input)
             files = {path: await self._content(path, ref) for path in patch.paths(sections)}

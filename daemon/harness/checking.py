@@ -9,8 +9,8 @@ from typing import Final
 from msgspec import structs
 
 from daemon.chain import NO_RESULT, Chain
-from daemon.harness import limits, tools
-from daemon.harness.errors import Invalid, translated
+from daemon.harness import configs, limits, tools
+from daemon.harness.errors import translated
 from daemon.harness.session import Session
 from daemon.harness.step import Models
 from daemon.harness.tracing import Source, Traced
@@ -47,11 +47,7 @@ class Checker:
         """
         config = session.config
         if model:
-            config = structs.replace(config, model=model)
-            try:
-                self._models.resolve(model)
-            except ProviderError as error:
-                raise Invalid(error.message) from error
+            config = configs.with_model(config, model, self._models)
         status: Status = "stepping" if session.stepping else session.chain.status
         damage = session.damage
         why = _ended(session.id, status)

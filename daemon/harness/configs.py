@@ -18,6 +18,7 @@ from daemon.provider.base import Model, ProviderError
 
 MAX_CWD: Final = 4095  # bytes: what Linux takes
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")  # no folder's name needs one, and the model is shown lines
+MEDIA: Final = re.compile(r"(text|image|audio|video|application)/[a-z0-9.+-]+(; *[!-~]+)?")
 DEPTH: Final = 100  # of lists and objects in params: what sends them on goes down by recursion
 
 T = TypeVar("T")
@@ -26,6 +27,8 @@ T = TypeVar("T")
 def made(create: api.Create, models: Models, surface: str = "") -> Config:
     """The config of a fresh session, made on that surface of the API. Raises Invalid."""
     check_workers(create.workers)
+    check_input(create.input)
+    given = {"tools": create.tools != "", "input": bool(create.input)}
     config = Config(
         model=create.model or models.default(),
         tools=create.tools,
@@ -36,13 +39,9 @@ def made(create: api.Create, models: Models, surface: str = "") -> Config:
         limits=create.limits,
         agent=create.agent,
         surface=surface,
+        derived=tuple(name for name, named in given.items() if not named),
     )
-    known = check(config, models)
-    return structs.replace(
-        config,
-        tools=tools.default_set(config.model) if config.tools == "" else config.tools,
-        input=config.input or known.input,
-    )
+    return _derived(config, check(config, models))
 
 
 def with_workers(config: Config, workers: Sequence[WorkerRef]) -> Config:
@@ -55,13 +54,34 @@ def patched(config: Config, patch: api.ConfigPatch, models: Models) -> Config:
     if patch.params is not msgspec.UNSET:
         _check_depth(patch.params)
         params = {} if patch.params is None else patches.joined(params, patch.params)
-    return structs.replace(
+    derived = dict.fromkeys(config.derived)
+    for name, given in (("tools", patch.tools), ("input", patch.input)):
+        if given is None or given == "" or (name == "input" and given == ()):
+            derived[name] = None
+        elif given is not msgspec.UNSET:
+            derived.pop(name, None)
+    made = structs.replace(
         config,
         model=_or(patch.model, config.model, models.default()),
+        tools=_or(patch.tools, config.tools, ""),
+        input=_or(patch.input, config.input, ()),
         context=_or(patch.context, config.context, 0),
         limits=_limits(patch.limits, config.limits),
         params=params,
+        derived=tuple(derived),
     )
+    check_input(made.input if patch.input is not msgspec.UNSET else ())
+    same = (made.model, made.tools, made.input) == (config.model, config.tools, config.input)
+    return made if same else _derived(made, check(made, models))
+
+
+def with_model(config: Config, model: str, models: Models) -> Config:
+    """`config` by another model, with what that one decides. Raises Invalid where it is not served."""
+    try:
+        _, known = models.resolve(model)
+    except ProviderError as error:
+        raise Invalid(error.message) from error
+    return _derived(structs.replace(config, model=model), known)
 
 
 def check(config: Config, models: Models) -> Model:
@@ -100,6 +120,25 @@ def check_workers(workers: Sequence[WorkerRef]) -> None:
                 f"{field}.cwd: {ref.cwd[:200]!a} begins neither at the root nor at a home; "
                 "write /srv/data or ~/data, or leave it out for the home"
             )
+
+
+def check_input(types: Sequence[str]) -> None:
+    """Raises Invalid for what is no media type: nothing would ever be of it."""
+    for at, type in enumerate(types):
+        if not MEDIA.fullmatch(type):
+            raise Invalid(
+                f"input[{at}]: {type[:200]!a} is no media type; write image/png for example, or leave input out for "
+                "what the model takes"
+            )
+
+
+def _derived(config: Config, known: Model) -> Config:
+    """`config` with what its model decides."""
+    return structs.replace(
+        config,
+        tools=tools.default_set(config.model) if "tools" in config.derived else config.tools,
+        input=known.input if "input" in config.derived else config.input,
+    )
 
 
 def _check_depth(params: Any) -> None:

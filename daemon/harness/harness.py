@@ -245,7 +245,7 @@ class Harness:
         return n
 
     async def patch_config(self, id: str, via: str, patch: api.ConfigPatch) -> int:
-        """Change model, params, context or limits by a merge patch; returns the config record's number.
+        """Change model, params, tools, input, context or limits by a merge patch; returns the config record's number.
 
         Raises NotFound, Malformed, Invalid, Ended, Conflict (damaged), NoSpace.
         """

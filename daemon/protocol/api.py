@@ -101,12 +101,17 @@ class LimitsPatch(Struct, frozen=True, forbid_unknown_fields=True):
 class ConfigPatch(Struct, frozen=True, forbid_unknown_fields=True):
     """Body of PATCH /sessions/{id}/config: a merge patch (RFC 7396); null takes a field's default.
 
+    `tools` and `input` are named as at Create; null, or a change of `model` where nobody named them, leaves them to the
+    model.
+
     `params` and `limits` are merged into the session's. A null in `limits` is no limit; one in `params` stays there, as
     at Create, and takes the field out of each request, also one that the daemon would send by itself.
     """
 
     model: str | msgspec.UnsetType | None = msgspec.UNSET
     params: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
+    tools: str | tuple[str, ...] | msgspec.UnsetType | None = msgspec.UNSET
+    input: tuple[str, ...] | msgspec.UnsetType | None = msgspec.UNSET
     context: Annotated[int, Meta(ge=0)] | msgspec.UnsetType | None = msgspec.UNSET
     limits: LimitsPatch | msgspec.UnsetType | None = msgspec.UNSET
 

@@ -164,6 +164,7 @@ class Limits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 class Config(Struct, frozen=True, omit_defaults=True):
     """Body of a config record. `context`: tokens, 0 is the model's own limit. `input`: media types taken.
 
+    `derived`: those of `tools` and `input` that nobody named: they are what the model decides, and follow it.
     `agent`: name of the definition it was made from; `surface`: of the API it was made on, empty for the native one.
     """
 
@@ -176,6 +177,7 @@ class Config(Struct, frozen=True, omit_defaults=True):
     limits: Limits = Limits()
     agent: str = ""
     surface: str = ""
+    derived: tuple[str, ...] = ()
 
 
 class _AnyWorker(WorkerRef, frozen=True, forbid_unknown_fields=False):
@@ -263,6 +265,7 @@ def config_of(record: Record) -> Config:
         limits,
         read.agent,
         read.surface,
+        read.derived,
     )
 
 

@@ -83,7 +83,8 @@ def check(id: str, provider: str, model: str, json: bool) -> int:
     "sets",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Any of these by its name: model, context, params.NAME, limits.NAME; null takes it out. Repeatable.",
+    help="Any of these by its name: model, context, params.NAME, limits.NAME; or tools, input. "
+    "null takes it out. Repeatable.",
 )
 @json_option
 def config(

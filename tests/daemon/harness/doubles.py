@@ -123,10 +123,14 @@ class FakeProvider:
 
 
 class FakeModels:
+    """`fake/m` takes images; `fake/gpt-5` does not, and has been trained on patches."""
+
     def __init__(self, provider: Provider) -> None:
         self.provider = provider
 
     def resolve(self, name: str) -> tuple[Provider, Model]:
+        if name == "fake/gpt-5":
+            return self.provider, Model("gpt-5", context=10_000, input=(TEXT,))
         if name != "fake/m":
             raise ProviderError(f"there is no model {name!r}; served: fake/m", code="model")
         price = self.provider.price if isinstance(self.provider, FakeProvider) else None

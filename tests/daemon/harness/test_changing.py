@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from daemon.harness import errors
 from daemon.protocol import api
-from daemon.protocol.records import Limits, Record, WorkerRef, draft
+from daemon.protocol.records import Limits, Record, WorkerRef, draft, json_draft
 from daemon.provider.base import ProviderError
 from daemon.provider.patch import merge
 from daemon.statefile.errors import NoSpaceError
@@ -92,6 +93,59 @@ async def test_a_config_that_could_not_be_stepped_is_refused(store: Store) -> No
             with pytest.raises(errors.Invalid):
                 await b.harness.patch_config(id, "me", bad)
         assert (await b.kinds(id)).count("config") == 1
+
+
+async def test_what_nobody_named_follows_the_model(store: Store) -> None:
+    async with bench(store, FakeProvider(says(text("1")), says(text("2"))), FakePool("w")) as b:
+
+        async def has(id: str) -> tuple[object, tuple[str, ...]]:
+            config = (await b.harness.info(id)).config
+            return config.tools, config.input
+
+        images = ("text/plain; charset=utf-8", "image/png")
+        id = await b.harness.create(api.Create(model="fake/gpt-5", workers=(WorkerRef("w"),)))
+        assert await has(id) == ("patch", images[:1])
+        await b.post(id, "hi")
+        await b.rest(id)
+        await b.harness.patch_config(id, "me", patch(model="fake/m"))
+        assert await has(id) == ("default", images)
+        await b.post(id, "and now?")
+        await b.rest(id)
+        assert [[tool.name for tool in query.tools] for query in b.provider.queries] == [
+            ["run", "read", "patch"],
+            ["run", "read", "write", "edit"],
+        ]
+        named = await b.session("", tools="default", input=["image/png"])
+        await b.harness.patch_config(named, "me", patch(model="fake/gpt-5"))
+        assert await has(named) == ("default", ("image/png",))
+        await b.harness.patch_config(named, "me", patch(tools=None))
+        assert await has(named) == ("patch", ("image/png",))
+        await b.harness.patch_config(named, "me", patch(tools=["run"], input=[]))
+        assert await has(named) == (("run",), images[:1])
+        await b.harness.patch_config(named, "me", patch(model=None))
+        assert await has(named) == (("run",), images)
+
+
+async def test_another_change_leaves_what_the_model_decided_once(store: Store) -> None:
+    async with bench(store, FakeProvider(), FakePool()) as b:
+        id = await b.session("")
+        session = await b.harness._sessions.get(id)
+        config = structs.replace(session.config, tools="patch")  # as an earlier release decided
+        await session.append(json_draft("config", config))
+        await b.harness.patch_config(id, "me", patch(context=7))
+        assert (await b.harness.info(id)).config == structs.replace(config, context=7)
+
+
+@pytest.mark.parametrize("bad", ["banana", "image/*", "", "image/"])
+async def test_input_that_is_no_media_type_is_refused(store: Store, bad: str) -> None:
+    async with bench(store, FakeProvider(), FakePool()) as b:
+        with pytest.raises(errors.Invalid, match=r"input\[1\]: .* is no media type"):
+            await b.session("", input=("image/png", bad))
+        id = await b.session("")
+        with pytest.raises(errors.Invalid, match=r"input\[0\]"):
+            await b.harness.patch_config(id, "me", patch(input=[bad]))
+        with pytest.raises(errors.Invalid, match="tools: there is no tool 'x'"):
+            await b.harness.patch_config(id, "me", patch(tools=["x"]))
 
 
 async def test_a_dropped_worker_has_its_environments_ended(store: Store) -> None:

@@ -368,3 +368,26 @@ async def test_a_call_on_a_dropped_worker_that_is_away_at_the_next_start_is_unkn
         assert await b.bodies(id, "result") == [f"interrupted, effect unknown: {DROPPED}"]
         await real.dials()
         assert (await real.worker.take(frames.Interrupt)).call == "c"
+
+
+@pytest.mark.parametrize(
+    ("known", "says_"),
+    [(True, "it ran"), (False, "not begun: the session has other tools now: read")],
+)
+async def test_a_call_by_a_tool_that_was_taken_away_is_settled_by_the_next_daemon_and_never_begun(
+    real: Real, known: bool, says_: str
+) -> None:
+    async with real.daemon(CALL) as b:
+        id = await b.session()
+        await real.waits()
+        await b.harness.patch_config(id, "me", api.ConfigPatch(tools=("read",)))
+    async with real.daemon(OK, dialed=True) as b:
+        attach = await real.worker.take(frames.Attach)
+        if known:
+            real.worker.send(frames.Result(id=attach.id), b"it ran")
+        else:
+            real.worker.send(frames.Unknown(id=attach.id))
+            part = await real.worker.take(frames.Attach)  # of a patch its first file
+            real.worker.send(frames.Unknown(id=part.id))
+        assert await b.rest(id) == "closed"
+        assert await b.bodies(id, "result") == [says_]
