@@ -18,6 +18,9 @@ from daemon.protocol.records import Record, Status, WorkerRef
 
 __all__ = ["ApiFailure", "Back", "Client", "Followed", "Lost", "Unreachable", "Watched"]
 
+FRESH: Final = (
+    1.0  # seconds servers have to list their models; one nearby takes a few milliseconds, if it answers
+)
 PATIENCE: Final = 30.0  # seconds a post whose connection was lost is tried again
 JSON: Final = {"Content-Type": records.JSON}
 
@@ -219,9 +222,12 @@ class Client:
         async with self._asker.request("DELETE", api.TOKEN.format(id=id)):
             pass
 
-    async def providers(self) -> api.Providers:
-        """The providers with their models, and the default model."""
-        return await self._call(api.Providers, "GET", api.PROVIDERS)
+    async def providers(self, wait: float = FRESH) -> api.Providers:
+        """The providers with their models, and the default model.
+
+        `wait`: seconds, at most, for servers to say which models they have; of the others it is what is known.
+        """
+        return await self._call(api.Providers, "GET", api.PROVIDERS, {"wait": f"{wait:g}"})
 
     async def models(self) -> Sequence[str]:
         """Names that sessions can have as their model, the best of each provider first."""

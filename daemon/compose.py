@@ -182,7 +182,7 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
     async with AsyncExitStack() as owned:
         owned.push_async_callback(store.close)
         http = await owned.enter_async_context(open_session())
-        parts.providers.use(http)
+        await owned.enter_async_context(parts.providers.using(http))
         ended: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as root:
@@ -219,7 +219,7 @@ async def _serve(parts: Parts, announce: Callable[[Ready], None]) -> None:
                     _check_models(parts)
                     await harness.resume()
                     root.create_task(_sweep(harness), name="sweep")
-                    root.create_task(parts.providers.refresh(), name="lists of models")
+                    await parts.providers.refresh()
                     log.info("ready", socket=str(settings.socket), listen=list(served.tcp), pid=os.getpid())
                     announce(Ready(settings.socket, served.tcp))
                     parts.notifier.say(READY)

@@ -66,8 +66,10 @@ class Changed(Protocol):
 class Providers(Protocol):
     """The providers that are served."""
 
-    async def refresh(self) -> None:
-        """Ask the servers that list their models, unless they were asked a moment ago."""
+    async def refresh(self, wait: float = 0.0) -> None:
+        """Have the servers that list their models asked, unless they were a moment ago; wait for them for at most
+        `wait` seconds.
+        """
         ...
 
     def describe(self) -> api.Providers: ...

@@ -276,6 +276,11 @@ FIRST_LIMIT = Number(
 AFTER = Number(name="after", what="Begin with the record after this number.")
 LIMIT = Number(name="limit", what="At most so many records.", low=1)
 WAIT = Duration(name="wait", what="How long to wait for a record where there is none yet.", most=api.MAX_WAIT)
+LISTS_WAIT = Duration(
+    name="wait",
+    what="How long to wait for servers that are asked which models they have.",
+    most=api.MAX_LISTS_WAIT,
+)
 BODIES = Flag(name="bodies", what="0: header lines alone, one a line.", default=True)
 DELTAS = Flag(name="deltas", what="1: also what streams in, as it does.")
 LAST_EVENT = Number(

@@ -121,7 +121,8 @@ class Running:
                 method="GET",
                 path=api.PROVIDERS,
                 handler=self.providers,
-                what="The providers, and the models that sessions can have.",
+                what="The providers, and the models that sessions can have, as far as they are known.",
+                parameters=(parameters.LISTS_WAIT,),
                 answer=json(api.Providers),
             ),
             Route(
@@ -207,7 +208,7 @@ class Running:
         return web.Response(status=204)
 
     async def providers(self, request: web.Request, caller: Caller) -> web.Response:
-        await self._providers.refresh()
+        await self._providers.refresh(parameters.LISTS_WAIT.of(request))
         return reply(self._providers.describe())
 
     async def set_provider(self, request: web.Request, caller: Caller) -> web.Response:

@@ -15,6 +15,7 @@ VERSION: Final = 1  # of the API
 MAX_JSON: Final = 1 << 20
 MAX_POST: Final = 8 << 20  # a paragraph and a screenshot; a file goes to a worker
 MAX_WAIT: Final = 300.0  # seconds a read of records may be held open
+MAX_LISTS_WAIT: Final = 10.0  # seconds one of the providers may be; a server is asked for half of that
 HEARTBEAT: Final = 15.0  # seconds between comment lines of an event stream
 SLOW_READER: Final = 30.0  # seconds a reader of events may take nothing
 MAX_BEHIND: Final = 8 << 20  # bytes a reader of events may fall behind
@@ -362,7 +363,8 @@ class ProviderInfo(Struct, frozen=True):
     """A provider: where it is asked (empty: the vendor's own address) and whether it has a key, never the key.
 
     `served` is False for one of a kind that this release cannot speak with. `key_from`: where the key is when no file
-    of the daemon's has it, `env:VARIABLE` or `keyring:NAME`; `problem`: why it cannot be had there.
+    of the daemon's has it, `env:VARIABLE` or `keyring:NAME`; `problem`: why it cannot be had there. `asking`: its
+    server is being asked which models it has, and `models` are those known before.
     """
 
     name: str
@@ -373,6 +375,7 @@ class ProviderInfo(Struct, frozen=True):
     models: tuple[ModelInfo, ...]
     key_from: str = ""
     problem: str = ""
+    asking: bool = False
 
 
 class Providers(Struct, frozen=True):

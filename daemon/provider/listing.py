@@ -1,13 +1,12 @@
 """Ask a server for its models: one GET with a time limit, for servers that are configured by their address alone."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Final
 
 import aiohttp
 import msgspec
 
-from daemon.provider.base import Lister, Model, Provider, ProviderError
+from daemon.provider.base import Lister, Model, ProviderError
 from daemon.provider.http import MAX_ERROR, hide, translated
 
 LIMIT: Final = 5.0  # seconds: a list is for somebody who waits
@@ -43,33 +42,6 @@ async def list_models(
         what = f"{provider.name} answered GET /models with something that lists no models"
         raise ProviderError(what, code="not_a_list") from None
     return tuple(provider.models())
-
-
-async def refresh(
-    providers: Mapping[str, Provider],
-    http: aiohttp.ClientSession,
-    limit: float = LIMIT,
-    *,
-    unknown: bool = False,
-) -> dict[str, str]:
-    """Ask every server that is worth it for its models, so that `served` and `default_model` know them; with `unknown`
-    only those of which no model is known.
-
-    Why one gave none, by the provider's name; it keeps what it knew. Takes `limit` seconds at most.
-    """
-    failed: dict[str, str] = {}
-
-    async def ask(provider: Lister) -> None:
-        try:
-            await list_models(provider, http, limit)
-        except ProviderError as error:
-            failed[provider.name] = error.message
-
-    async with asyncio.TaskGroup() as group:
-        for name, provider in providers.items():
-            if isinstance(provider, Lister) and provider.lists and not (unknown and provider.models()):
-                group.create_task(ask(provider), name=f"models of {name}")
-    return failed
 
 
 async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 from msgspec import structs
 
@@ -40,7 +39,6 @@ from daemon.provider.entries import (
     with_environment,
 )
 from daemon.provider.google import Google
-from daemon.provider.listing import LIMIT, refresh
 from daemon.provider.openai import OpenAI
 from daemon.provider.openai_chat import OpenAIChat
 from daemon.provider.rehearsal import Rehearsal
@@ -191,11 +189,11 @@ class Registry:
         """See `default_model`."""
         return default_model(self.providers, self._unable)
 
-    async def refresh(
-        self, http: aiohttp.ClientSession, limit: float = LIMIT, *, unknown: bool = False
-    ) -> dict[str, str]:
-        """See `refresh`."""
-        return await refresh(self.providers, http, limit, unknown=unknown)
+    def keep(self, before: "Registry") -> None:
+        """Go on with the providers of `before` that are the same here: they know which models their servers have."""
+        for name in self.providers.keys() & before.providers.keys():
+            if self.entries.get(name) == before.entries.get(name):
+                self.providers[name] = before.providers[name]
 
 
 class _Refusing:

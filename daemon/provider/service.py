@@ -1,8 +1,8 @@
 """The providers of a running daemon: what serves now, what is said of it, and setting one up while it runs."""
 
 import asyncio
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -16,11 +16,11 @@ from daemon.config import KEY_FIELDS, ConfigError, ProviderEntry
 from daemon.keyplace import KeyPlaceError
 from daemon.protocol import api
 from daemon.provider import probing, scanning
+from daemon.provider.asking import Asking
 from daemon.provider.base import Model, Provider, ProviderError
 from daemon.provider.listing import LIMIT
 from daemon.provider.registry import Registry
 
-RECENT: Final = 5.0  # seconds for which a server's list of models is good
 HEAD: Final = "Providers set with PUT /providers/NAME. What outrider.toml says of one goes before this."
 
 log = structlog.get_logger()
@@ -57,10 +57,8 @@ class Providers:
         self._rehearsal = rehearsal
         self._model = model
         self._setting = asyncio.Lock()
-        self._listing = asyncio.Lock()
         self._http: aiohttp.ClientSession | None = None
-        self._listed: Registry | None = None
-        self._asked = 0.0
+        self._asking: Asking | None = None
         self._entries, self._registry, self._missing = self._built(stored)
         for name, why in self._missing.items():
             log.warning("a provider's key cannot be had", provider=name, why=why)
@@ -77,27 +75,31 @@ class Providers:
         """The model of a session for which none is named."""
         return self._model or self._registry.default()
 
-    def use(self, http: aiohttp.ClientSession) -> None:
-        """Ask servers with this client from now on."""
-        self._http = http
+    @asynccontextmanager
+    async def using(self, http: aiohttp.ClientSession) -> AsyncIterator[None]:
+        """Ask servers with this client, for as long as the context is open."""
+        async with Asking(http) as asking:
+            self._http, self._asking = http, asking
+            yield
 
     async def begin(self, limit: float) -> None:
-        """Ask the servers of which no model is known; within `limit` seconds. The others can wait for `refresh`."""
-        if self._http is not None:
-            await self._registry.refresh(self._http, limit, unknown=True)
+        """Ask the servers of which no model is known, and wait for them; at most `limit` seconds. The others can wait
+        for `refresh`.
+        """
+        if self._asking is not None:
+            known = self._registry.providers
+            self._asking.ask({name: provider for name, provider in known.items() if not provider.models()})
+            await self._asking.wait(limit)
 
-    async def refresh(self, limit: float = LIMIT) -> None:
-        """Ask the servers that list their models, unless they were asked a moment ago; within `limit` seconds.
+    async def refresh(self, wait: float = 0.0) -> None:
+        """Have the servers that list their models asked, unless they were a moment ago; wait for them for at most
+        `wait` seconds.
 
         Without a client nobody is asked. A server that gives no list is in the log and keeps the models it had.
         """
-        async with self._listing:
-            registry, now = self._registry, time.monotonic()
-            if self._http is None or (registry is self._listed and now - self._asked < RECENT):
-                return
-            for name, why in (await registry.refresh(self._http, limit)).items():
-                log.info("no list of models", provider=name, why=why)
-            self._listed, self._asked = registry, time.monotonic()
+        if self._asking is not None:
+            self._asking.ask(self._registry.providers)
+            await self._asking.wait(wait)
 
     def describe(self) -> api.Providers:
         """All that is to be known of them; no key."""
@@ -132,6 +134,7 @@ class Providers:
                 raise BadSetting(f"key_from: {missing[name]}")
             if name in entries and name not in registry.providers:
                 raise BadSetting(f"kind: this release has no wire of kind {entries[name].kind!r}")
+            registry.keep(self._registry)
             await asyncio.to_thread(ownfile.write, self._path, {"providers": stored}, HEAD)
             self._stored, self._entries, self._registry, self._missing = stored, entries, registry, missing
             return self._info(name)
@@ -142,7 +145,7 @@ class Providers:
         Raises ProviderError where there is no such provider, or it has no model.
         """
         if not model:
-            await self.refresh()
+            await self.refresh(LIMIT)
         registry = self._registry
         first = next((known.name for known in registry.models(name)), "")
         registry.check(name)
@@ -210,6 +213,7 @@ class Providers:
             ),
             key_from=entry.key_from,
             problem=self._missing.get(name, ""),
+            asking=self._asking is not None and self._asking.pending(name),
         )
 
 

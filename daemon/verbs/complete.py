@@ -46,7 +46,7 @@ def workers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 
 def providers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of providers."""
-    found = _ask(ctx, lambda client: client.providers())
+    found = _ask(ctx, lambda client: client.providers(0))
     return (
         [] if found is None else _beginning(incomplete, [(each.name, each.kind) for each in found.providers])
     )

@@ -14,6 +14,7 @@ from daemon.verbs.reach import FAILED, OK, USAGE, VerbError, Where, connect, not
 from daemon.verbs.tables import table
 
 MAX_KEY: Final = 10_000  # characters of a provider's key; the longest are tokens of a few thousand
+LISTS: Final = 3.0  # seconds servers have to list their models, for somebody who asked for nothing else
 CHAT: Final = "openai-chat"  # what servers at the usual ports speak
 
 
@@ -29,8 +30,11 @@ class Key(Struct, frozen=True):
 async def models(place: Where, json: bool) -> int:
     """The models the daemon serves, and which is the default."""
     async with connect(place) as client:
-        said = await client.providers()
+        said = await client.providers(LISTS)
     found = [model for provider in said.providers for model in provider.models]
+    for provider in said.providers:
+        if provider.asking:
+            note(f"{line(provider.name)} has not said yet which models it has; those known of it are shown")
     if json:
         shown = [msgspec.to_builtins(model) | {"default": model.name == said.default} for model in found]
         say_json(shown)

@@ -157,7 +157,7 @@ class FakeClient(Client):
         found = await self.records(id, after, limit)
         return [Record(record.header, b"", record.raw) for record in found]
 
-    async def providers(self) -> api.Providers:
+    async def providers(self, wait: float = 0.0) -> api.Providers:
         await self._there()
         return api.Providers(
             MODEL,

@@ -37,7 +37,7 @@ class Hostile(FakeClient):
             made = info(f"a{at}", status, EVIL, n=2, config=config, from_=origin, damage=EVIL)  # type: ignore[arg-type]
             self.add(made, stored(1, "start"), stored(2, "message", EVIL, via=EVIL))
 
-    async def providers(self) -> api.Providers:
+    async def providers(self, wait: float = 0.0) -> api.Providers:
         models = (api.ModelInfo(EVIL), api.ModelInfo(EVIL))
         return api.Providers(EVIL, (api.ProviderInfo(EVIL, EVIL, EVIL, True, True, models, EVIL, EVIL),))
 

@@ -63,7 +63,7 @@ class Fake(FakeClient):
         async for event in super().events(first):
             yield event
 
-    async def providers(self) -> api.Providers:
+    async def providers(self, wait: float = 0.0) -> api.Providers:
         found = await super().providers()
         return found if self.served else api.Providers("", ())
 

@@ -272,11 +272,11 @@ class FakeProviders:
 
     def __init__(self) -> None:
         self.settings: list[tuple[str, api.ProviderSetting]] = []
-        self.refreshed = 0
+        self.waits: list[float] = []
         self.failure: Exception | None = None
 
-    async def refresh(self) -> None:
-        self.refreshed += 1
+    async def refresh(self, wait: float = 0.0) -> None:
+        self.waits.append(wait)
 
     def describe(self) -> api.Providers:
         return api.Providers("rehearsal/tour", (self._info("rehearsal"),))

@@ -19,7 +19,7 @@ from daemon.statefile.errors import (
     StateFileError,
 )
 from tests.daemon.api.conftest import Http
-from tests.daemon.api.fakes import FakeHarness, serve
+from tests.daemon.api.fakes import FakeHarness, FakeProviders, serve
 
 NOBODY = "f" * 16
 
@@ -417,21 +417,32 @@ async def test_stop_needs_a_name_and_a_session_that_steps(http: Http, harness: F
 async def test_workers_and_providers_are_listed(http: Http, harness: FakeHarness) -> None:
     harness.known_workers = [api.WorkerInfo("w", "refused", "another release")]
     assert await http("GET", "/workers") == [{"name": "w", "state": "refused", "reason": "another release"}]
-    assert await http("GET", "/providers") == {
-        "default": "rehearsal/tour",
-        "providers": [
-            {
-                "name": "rehearsal",
-                "kind": "rehearsal",
-                "url": "",
-                "has_key": False,
-                "key_from": "",
-                "problem": "",
-                "served": True,
-                "models": [{"name": "rehearsal/tour", "context": 1000}],
-            }
-        ],
+    said = await http("GET", "/providers")
+    assert said["default"] == "rehearsal/tour"
+    expected = {
+        "name": "rehearsal",
+        "kind": "rehearsal",
+        "url": "",
+        "has_key": False,
+        "key_from": "",
+        "problem": "",
+        "served": True,
+        "asking": False,
+        "models": [{"name": "rehearsal/tour", "context": 1000}],
     }
+    (provider,) = said["providers"]
+    assert {name: provider[name] for name in expected} == expected
+
+
+async def test_a_read_of_the_providers_waits_for_servers_only_where_it_says_how_long(
+    harness: FakeHarness, path: Path
+) -> None:
+    providers = FakeProviders()
+    async with serve(harness, providers=providers, socket=path), Http.to(path) as http:
+        await http("GET", "/providers")
+        await http("GET", "/providers?wait=1500ms")
+        assert "wait: '11s' is too long; at most 10s" in await http("GET", "/providers?wait=11s", 400)
+    assert providers.waits == [0.0, 1.5]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon import cli
 from daemon.verbs import reach
 from daemon.verbs.reach import VerbError
 from tests.daemon.api import certificates
@@ -288,6 +290,20 @@ def test_a_scan_finds_a_local_server_and_adds_it_only_when_told(said: Said, mode
     assert "ollama/qwen3" in said("models")
     (again,) = json.loads(said("providers", "scan", "--port", port, "--add", "--json"))
     assert (again["configured"], again["added"]) == ("ollama", False)
+
+
+@pytest.mark.usefixtures("without_a_provider")
+def test_a_server_that_does_not_say_its_models_is_told_of_and_holds_nobody_up(
+    there: Place, said: Said, capsys: pytest.CaptureFixture[str], models_server: int
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        for name, port in (("mute", mute.getsockname()[1]), ("quick", models_server)):
+            url = f"http://127.0.0.1:{port}/v1"
+            said("providers", "set", name, "--kind", "openai-chat", "--url", url, "--no-key")
+        assert cli.invoke(("models",)) == 0
+        out, err = capsys.readouterr()
+        assert "quick/qwen3" in out
+        assert err == "mute has not said yet which models it has; those known of it are shown\n"
 
 
 def test_where_nothing_answers_a_scan_finds_nothing(said: Said, unused_tcp_port: int) -> None:

@@ -12,6 +12,7 @@ from daemon.chain import GO_ON, Call, Media, Part, Raw, Result, Text, Turn
 from daemon.config import ConfigError, ModelEntry, ProviderEntry
 from daemon.protocol.records import TEXT, CallBody
 from daemon.provider import differences, fitting, models
+from daemon.provider.asking import Asking
 from daemon.provider.base import Block, Lister, Model, Query, Request, Tool, Wire
 from daemon.provider.gemini import FIELDS, PART, Decoder
 from daemon.provider.gemini_contents import NOTHING, SKIP, signs
@@ -640,8 +641,9 @@ async def test_the_server_is_asked_for_its_models() -> None:
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         entries = {"google": ProviderEntry("google", url, "AIza-0123456789")}
         registry = await asyncio.to_thread(Registry, entries, None, {})
-        async with open_session() as http:
-            assert await registry.refresh(http) == {}
+        async with open_session() as http, Asking(http) as asking:
+            asking.ask(registry.providers)
+            await asking.wait(30)
     finally:
         await runner.cleanup()
     assert seen == [("/v1beta/models?pageSize=1000", "AIza-0123456789")]

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from daemon.config import ModelEntry, ProviderEntry
 from daemon.protocol.api import ProviderSetting
 from daemon.provider import listed
+from daemon.provider.asking import Asking
 from daemon.provider.base import Model, ProviderError
 from daemon.provider.entries import BASE_URL
 from daemon.provider.http import open_session
@@ -19,6 +21,7 @@ from daemon.provider.openai_chat import OpenAIChat
 from daemon.provider.registry import Registry
 from daemon.provider.service import Providers
 
+LONG = 30.0  # seconds, and never that long: for what is waited for
 KEY = "sk-very-secret-0123456789"
 WORDS = ("text/plain",)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -194,23 +197,78 @@ async def test_a_daemons_providers_ask_when_they_are_told_to_and_not_again_at_on
 ) -> None:
     env = {BASE_URL: server.url}
     providers = await asyncio.to_thread(Providers, tmp_path / "p.toml", {}, {}, env, None)
-    await providers.refresh()
+    await providers.refresh(LONG)
     assert providers.default() == "rehearsal/tour", "there is nothing to ask with"
-    async with open_session() as http:
-        providers.use(http)
+    async with open_session() as http, providers.using(http):
         async with asyncio.TaskGroup() as group:
             for number in range(3):
-                group.create_task(providers.refresh(), name=f"refresh {number}")
+                group.create_task(providers.refresh(LONG), name=f"refresh {number}")
         assert providers.default() == "openai-chat/first"
         assert len(server.keys) == 1
         server.answer = server.lists("mine")
         await providers.set("more", ProviderSetting(kind="openai-chat", url=server.url))
-        await providers.refresh()
-    assert len(server.keys) == 3, "one that is set up is asked at once"
+        assert providers.default() == "openai-chat/first", "what is known of the others stays known"
+        await providers.refresh(LONG)
+    assert len(server.keys) == 2, "one that is set up is asked at once"
     described = {info.name: info for info in providers.describe().providers}
     assert [model.name for model in described["more"].models] == ["more/mine"]
     chat = described["openai-chat"]
     assert (chat.kind, chat.url, chat.has_key) == ("openai-chat", server.url, False)
+
+
+async def test_nobody_waits_for_a_server_that_does_not_answer_unless_he_says_so(
+    server: Server, tmp_path: Path
+) -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
+    quick = server.answer
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        asked.set()
+        await go.wait()
+        return await quick(request)
+
+    server.answer = slow
+    mute = {"mute": {"kind": "openai-chat", "url": server.url}}
+    providers = await asyncio.to_thread(Providers, tmp_path / "p.toml", mute, {}, {}, None)
+
+    def told() -> tuple[bool, list[str]]:
+        info = providers.describe().providers[0]
+        return info.asking, [model.name for model in info.models]
+
+    async with open_session() as http, providers.using(http):
+        assert told() == (False, [])
+        await providers.refresh()
+        await asked.wait()
+        await providers.refresh(0.01)
+        assert told() == (True, []), "it is being asked, and nobody asks it twice"
+        assert len(server.paths) == 1
+        go.set()
+        await providers.refresh(LONG)
+        assert told() == (False, ["mute/first", "mute/second"])
+        assert len(server.paths) == 1
+    await providers.refresh(LONG)
+
+
+async def test_what_is_asked_is_let_go_of_at_the_end(server: Server, tmp_path: Path) -> None:
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def never(_: web.Request) -> web.Response:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+        raise AssertionError
+
+    server.answer = never
+    mute = {"mute": {"kind": "openai-chat", "url": server.url}}
+    providers = await asyncio.to_thread(Providers, tmp_path / "p.toml", mute, {}, {}, None)
+    async with open_session() as http:
+        async with providers.using(http):
+            await providers.refresh()
+            await asked.wait()
+        await left.wait()
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name() == "models of mute"] == []
 
 
 async def test_a_start_waits_for_the_lists_of_those_alone_of_which_no_model_is_known(
@@ -221,13 +279,12 @@ async def test_a_start_waits_for_the_lists_of_those_alone_of_which_no_model_is_k
         "local": {"kind": "openai-chat", "url": server.url},
     }
     providers = await asyncio.to_thread(Providers, tmp_path / "p.toml", entries, {}, {}, None)
-    async with open_session() as http:
-        providers.use(http)
-        await providers.begin(2.0)
+    async with open_session() as http, providers.using(http):
+        await providers.begin(LONG)
         assert "local/first" in providers.served()
         assert server.paths == ["/v1/models"]
-        await providers.refresh()
-    assert "/v1beta/models" in server.paths, "the others are asked after it"
+        await providers.refresh(LONG)
+    assert server.paths == ["/v1/models", "/v1beta/models"], "the others are asked after it"
 
 
 async def test_a_server_that_gives_no_list_keeps_the_daemon_going(
@@ -235,28 +292,30 @@ async def test_a_server_that_gives_no_list_keeps_the_daemon_going(
 ) -> None:
     env = {BASE_URL: f"http://127.0.0.1:{unused_tcp_port}/v1", "OPENAI_MODEL": "mine"}
     providers = await asyncio.to_thread(Providers, tmp_path / "p.toml", {}, {}, env, None)
-    async with open_session() as http:
-        providers.use(http)
-        await providers.refresh()
+    async with open_session() as http, providers.using(http):
+        await providers.refresh(LONG)
     assert providers.default() == "openai-chat/mine"
 
 
-async def test_the_registry_asks_every_server_that_is_worth_it(server: Server, unused_tcp_port: int) -> None:
+async def test_every_server_that_is_worth_it_is_asked(server: Server, unused_tcp_port: int) -> None:
     entries = {
         "gone": ProviderEntry("openai-chat", f"http://127.0.0.1:{unused_tcp_port}"),
         "fixed": ProviderEntry("openai-chat", "http://127.0.0.1:1", models={"only": ModelEntry()}),
     }
     registry = await asyncio.to_thread(Registry, entries, env={BASE_URL: server.url})
     assert registry.default() == "fixed/only"
-    async with open_session() as http:
-        failed = await registry.refresh(http)
-    assert [*failed] == ["gone"]
+    with capture_logs() as lines:
+        async with open_session() as http, Asking(http) as asking:
+            asking.ask(registry.providers)
+            await asking.wait(LONG)
+    assert [line["provider"] for line in lines if line["event"] == "no list of models"] == ["gone"]
     assert registry.served()[:3] == ["fixed/only", "openai-chat/first", "openai-chat/second"]
 
 
 async def test_the_default_is_the_first_model_that_the_environments_server_lists(server: Server) -> None:
     registry = await asyncio.to_thread(Registry, {}, env={BASE_URL: server.url})
     assert registry.default() == "rehearsal/tour", "nobody knows any other yet"
-    async with open_session() as http:
-        assert await registry.refresh(http) == {}
+    async with open_session() as http, Asking(http) as asking:
+        asking.ask(registry.providers)
+        await asking.wait(LONG)
     assert registry.default() == "openai-chat/first"

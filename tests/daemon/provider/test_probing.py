@@ -147,8 +147,7 @@ async def test_a_rehearsal_can_be_tried_too() -> None:
 async def test_a_daemon_tries_the_first_model_unless_one_is_named(server: Server, tmp_path: Path) -> None:
     written = {"mine": {"kind": "openai-chat", "url": server.url, "models": {"first": {}, "second": {}}}}
     providers = await asyncio.to_thread(Providers, tmp_path / "p.toml", {}, written, {}, None)
-    async with open_session() as http:
-        providers.use(http)
+    async with open_session() as http, providers.using(http):
         assert (await providers.test("mine", "")).model == "mine/first"
         assert (await providers.test("mine", "other")).model == "mine/other"
         with pytest.raises(ProviderError, match=r"^there is no provider 'nobody'; there are mine, rehearsal"):
