@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from hashlib import sha256
 from typing import Final
 
@@ -28,16 +27,15 @@ FAILED: Final = "the session has failed: it goes on after a message or a retry"
 NO_MODEL: Final = "the session has no model"
 
 
-Reached = Callable[[Chain, Config, Model, datetime], str]
+Reached = Callable[[Chain, Config, Model], str]
 """What names the limit that a session has reached, see `limits.reached`."""
 
 
 class Checker:
     """Checks sessions with the providers that steps have; like those it keeps nothing about a session."""
 
-    def __init__(self, models: Models, clock: Callable[[], datetime], reached: Reached) -> None:
+    def __init__(self, models: Models, reached: Reached) -> None:
         self._models = models
-        self._clock = clock
         self._reached = reached
 
     async def check(self, session: Session, model: str = "") -> api.Check:
@@ -70,7 +68,7 @@ class Checker:
             offered = tools.offered(config.tools)
         except (ProviderError, ValueError) as error:
             return structs.replace(made, why=tuple(filter(None, (why, str(error)))))
-        against = [why, self._reached(chain, config, model, self._clock())]
+        against = [why, self._reached(chain, config, model)]
         if wrong := provider.check_params(config.params):
             against.append(f"params: {wrong}")
         query = Query(model, chain.context(), offered, config.params, session.id)

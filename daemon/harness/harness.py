@@ -96,7 +96,7 @@ class Harness:
             rested=self._rested,
         )
         self._copies = Copies(pool, group, self._sessions.log)
-        self._checker = Checker(models, clock, partial(limits.reached, cost=cost))
+        self._checker = Checker(models, partial(limits.reached, cost=cost))
         self._clock = clock
         self.ready = False
         self.resumed = False  # every session that needed a step at the start has been kicked

@@ -1,9 +1,6 @@
 """Say why a session may send no further request: its context, or a limit that its config sets."""
 
-from datetime import datetime
-
 from daemon.chain import Chain
-from daemon.protocol import records
 from daemon.protocol.records import Config
 from daemon.provider import prices
 from daemon.provider.base import Model
@@ -13,7 +10,6 @@ def reached(
     chain: Chain,
     config: Config,
     model: Model,
-    now: datetime,
     cost: prices.Costs = prices.unknown,
 ) -> str:
     """The sentence that names the limit, empty when a request may be sent."""
@@ -28,10 +24,8 @@ def reached(
         return f"limits.tokens is reached: {used} of {limits.tokens} tokens"
     if limits.cost and (why := _cost(chain, config, model, cost)):
         return why
-    created = records.instant(chain.created) if limits.seconds else None
-    seconds = (now - created).total_seconds() if created else 0.0
-    if limits.seconds and seconds >= limits.seconds:
-        return f"limits.seconds is reached: {seconds:.0f} of {limits.seconds:g} s"
+    if limits.seconds and chain.worked >= limits.seconds:
+        return f"limits.seconds is reached: {chain.worked:.0f} of {limits.seconds:g} s at work"
     return ""
 
 

@@ -120,15 +120,16 @@ class Runner:
     async def _fail(self, session: Session, code: str, why: str) -> None:
         log.error("session failed", session=session.id, code=code, why=why)
         try:
-            await session.append(error_draft(code, why))
+            await session.append(error_draft(code, why, sent=session.take_sent()))
         except StateFileError as error:
             log.error("the error could not be recorded", session=session.id, why=str(error))
 
     async def _write_stop(self, session: Session, via: str) -> None:
         drafts = await end_calls(session, self._pool, self._started)
         session.stop_lost = None
+        stopped = error_draft("stopped", f"stopped by {via}", via=via, sent=session.take_sent())
         try:
-            await session.append(*drafts, error_draft("stopped", f"stopped by {via}", via=via))
+            await session.append(*drafts, stopped)
         except StateFileError as error:
             session.stop_lost = error
             log.error("the stop could not be recorded", session=session.id, why=str(error))

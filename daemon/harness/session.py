@@ -52,6 +52,7 @@ class Session:
         self.permit = False  # a retry was asked for: one step although the session failed
         self.ending = False  # its end is being written: nobody begins to step it
         self.kicked = False  # while it was ending
+        self.sent = ""  # when the request went out that is under way
         self.stop_by: str | None = None
         self.stopped = asyncio.Event()
         self.stop_lost: StateFileError | None = None  # why the file did not take the last stop
@@ -93,6 +94,11 @@ class Session:
             or self.posting.locked()
             or self._appending.locked()
         )
+
+    def take_sent(self) -> str:
+        """When the request went out that is under way, empty for none; it is not under way any more."""
+        sent, self.sent = self.sent, ""
+        return sent
 
     async def append(self, *drafts: Record, durable: bool = True) -> list[Record]:
         """Append records as one write and fold them in; with `durable` they are on disk when this returns."""

@@ -100,11 +100,11 @@ class Stepper:
             config = session.config
             provider, model = self._models.resolve(config.model)
             await self._introduce(session, config)
-            if over := limits.reached(chain, config, model, self._clock(), self._cost):
+            if over := limits.reached(chain, config, model, self._cost):
                 raise ProviderError(over, code="limit")
             await self._ask(session, config, provider, model)
         except ProviderError as error:
-            await session.append(error_draft(error.code, error.message))
+            await session.append(error_draft(error.code, error.message, sent=session.take_sent()))
             return chain.status
         if chain.orphans and chain.status != "failed":
             await self._calls.run(session, chain.orphans)
@@ -119,7 +119,7 @@ class Stepper:
             raise ProviderError(str(error), code="tools") from error
         query = Query(model, context, offered, config.params, session.id)
         request = await compiled(provider, query, session.wire)
-        sent = self._clock()
+        session.sent = records.stamp(self._clock())
         step_id, blocks, outcome, broken = await self._receive(session, provider, request)
         closing = draft(
             "step",
@@ -129,7 +129,7 @@ class Stepper:
             model=model.name,
             harness=self._release,
             request=sha256(request.body).hexdigest(),
-            sent=records.stamp(sent),
+            sent=session.sent,
             usage=outcome.usage,
             cache=request.marks,
             stop=records.mend(outcome.stop)[:MAX_STOP],
@@ -137,6 +137,7 @@ class Stepper:
             broken=broken,
         )
         await session.append(closing, *_about(session, outcome, blocks))
+        session.take_sent()
         self._counts.step(provider.name, outcome.usage)
 
     async def _receive(

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from datetime import timedelta
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ from daemon.chain import GO_ON, NO_RESULT, Call, Chain, Context, Media, Raw, Res
 from daemon.protocol import records
 from daemon.protocol.records import BadRecord, Config, Record, Status, Usage, WorkerRef
 from daemon.turns import MEDIA_TOKENS, part_tokens
-from tests.daemon.book import Book
+from tests.daemon.book import EPOCH, Book
 from tests.daemon.contexts import check, turns
 
 PNG = b"\x89PNG fake"
@@ -841,3 +842,48 @@ def test_after_a_summary_the_prompt_is_estimated_from_what_is_left(book: Book) -
     book.answer("s2", usage=Usage(150, 5))
     chain = chains.fold(book.records)
     assert (chain.prompt, chain.answer, chain.pending_tokens) == (150, 5, 0)
+
+
+def at(second: int) -> str:
+    """As a Book dates record number `second`."""
+    return records.stamp(EPOCH + timedelta(seconds=second))
+
+
+def test_work_is_what_requests_and_calls_took_and_no_waiting(book: Book) -> None:
+    book.message()
+    for _ in range(5):
+        book.add("system", "time goes by", source="session")
+    book.answer("s1", "c1", "c2", text="", sent=at(8))  # record 12: 4 seconds
+    assert chains.fold(book.records).worked == 4
+    book.result("c1", seconds=0.5)
+    assert chains.fold(book.records).worked == 4.5
+    book.result("c2", seconds=9.0)  # side by side: 2 seconds after the step
+    assert chains.fold(book.records).worked == 6
+    for _ in range(5):
+        book.message("and a person thinks")
+    assert chains.fold(book.records).worked == 6
+    book.answer("s2", text="", sent=at(book.n))
+    assert chains.fold(book.records).worked == 7
+
+
+def test_a_request_that_failed_was_work_and_a_call_that_a_dead_daemon_left_was_as_long_as_it_ran(
+    book: Book,
+) -> None:
+    book.message()
+    book.keep(records.error_draft("provider", "no", sent=at(book.n - 2)))
+    assert chains.fold(book.records).worked == 3
+    book.message()
+    book.answer("s1", "c1", text="", sent=at(book.n + 2))
+    for _ in range(100):
+        book.add("system", "it is down", source="session")
+    book.result("c1", seconds=2.5)
+    assert chains.fold(book.records).worked == 5.5
+
+
+def test_times_that_do_not_read_or_run_backwards_are_no_work(book: Book) -> None:
+    book.message()
+    book.answer("s1", "c1", text="", sent="yesterday")
+    book.result("c1", seconds=-3.0)
+    book.answer("s2", text="", sent=at(book.n + 100))
+    book.answer("s3", text="")
+    assert chains.fold(book.records).worked == 0

@@ -73,7 +73,7 @@ class Desk:
         return Session(id, log, fold(book.records, id), LiveReaders())
 
     async def __call__(self, book: Book, model: str = "", session: Session | None = None) -> api.Check:
-        checker = Checker(self.served, Clock(), limits.reached)
+        checker = Checker(self.served, limits.reached)
         return await checker.check(session or await self.session(book), model)
 
 

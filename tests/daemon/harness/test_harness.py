@@ -5,7 +5,7 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -207,6 +207,48 @@ async def test_a_smaller_window_stops_a_session_and_a_larger_one_lets_it_go_on(s
         await b.harness.retry(id)
         assert await b.rest(id) == "closed"
         assert await b.bodies(id, "text") == ["one", "two"]
+
+
+class Held(asyncio.Event):
+    """Says when it is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited_for = asyncio.Event()
+
+    async def wait(self) -> Literal[True]:
+        self.waited_for.set()
+        return await super().wait()
+
+
+@pytest.mark.parametrize("how", ["answered", "failed", "stopped"])
+async def test_the_limit_of_seconds_counts_work_and_no_idle_time(tmp_path: Path, how: str) -> None:
+    clock, hold, provider = Clock(), Held(), FakeProvider(says(text("one")))
+    store = Store(tmp_path, clock=clock)
+    async with bench(store, provider, FakePool("w"), clock=clock) as b:
+        id = await b.session("", limits=Limits(seconds=60))
+        clock.now += timedelta(hours=1)
+        await b.post(id, "hi")
+        assert await b.rest(id) == "closed"
+        clock.now += timedelta(hours=1)
+        answer = [ProviderError("no")] if how == "failed" else says(text("two"))
+        provider.answers.append([hold, *answer])
+        await b.post(id, "more")
+        await hold.waited_for.wait()
+        clock.now += timedelta(minutes=2)
+        if how == "stopped":
+            await b.harness.stop(id, "me")
+        hold.set()
+        await b.rest(id)
+        await b.post(id, "and more")
+        assert await b.rest(id) == "failed"
+        assert (await b.bodies(id, "error"))[-1].startswith("limits.seconds is reached: 12")
+        copy = await b.harness.create(api.Create(from_=id))
+        await b.harness.retry(copy)
+        await b.rest(copy)
+        assert (await b.bodies(copy, "error"))[-1].startswith("limits.seconds is reached: 12")
+        assert len(provider.queries) == 2
+    await store.close()
 
 
 async def test_the_limit_of_steps_is_kept(store: Store) -> None:
