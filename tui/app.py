@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Final, assert_never
 
-import msgspec
 from textual.binding import BindingType
 from textual.filter import LineFilter
 from textual.screen import Screen
@@ -17,18 +16,17 @@ from daemon.client import ApiFailure, Back, Client, Lost, Watched
 from daemon.plain import line
 from daemon.protocol import api
 from tui import colours, keymap, palette, patches, places, themes, words
-from tui.deeds import Deeds, Given
-from tui.desk import Chip, Desk, Prefs, Unsent
+from tui.deeds import Given
+from tui.desk import Desk
 from tui.doing import Doing
-from tui.messages import OutboxChanged, Returned, RosterChanged
-from tui.outbox import Outbox
+from tui.messages import RosterChanged
 from tui.pictures import Pictures
+from tui.posting import Posting
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
 from tui.widgets.table import Row
 
 FLUSH: Final = 0.1  # seconds in which changes of sessions are gathered before the screen is told
-SAVE: Final = 1.0  # seconds in which changes of drafts are gathered before they are written
 AGAIN: Final = 5.0  # seconds until a daemon that refused to be watched is asked again
 WORTH: Final = 3.0  # seconds after which a lost connection is told of
 KEY: Final = "OUTRIDER_KEY"
@@ -38,7 +36,7 @@ THEME: Final = "textual-dark"
 FEW: Final = {"standard": "ansi-dark"}  # the theme to begin with where the terminal has not enough for that
 
 
-class OutriderApp(Deeds):
+class OutriderApp(Posting):
     """Screens draw; what they know of the daemon stands here, in `roster`, and what they change goes through here."""
 
     CSS_PATH = "app.tcss"
@@ -68,18 +66,14 @@ class OutriderApp(Deeds):
         edit: Callable[[Path], Awaitable[None]] | None = None,
     ) -> None:
         patches.apply()
-        super().__init__(client, desk, given, edit)
-        self.now = now
+        super().__init__(client, desk, given, edit, now)
         self.focused_terminal = True
         self.side = False  # whether sessions show the list beside them
         self.pictures = Pictures()
         self.limits: dict[str, int] = {}  # of models' contexts, in tokens
-        self.linked = asyncio.Event()
-        self.outbox = Outbox(client, desk, self.linked, self._outbox_changed, self._refused)
         self.doing = Doing(client, lambda id: self.mark({id}))
         self._changed: set[str] = set()
         self._flushing: Timer | None = None
-        self._saving: Timer | None = None
         self._tries = 0  # to connect, that failed in a row
         self._title = ""
         if given.keys:
@@ -105,8 +99,8 @@ class OutriderApp(Deeds):
         patches.ask_for_keys(self)
         self.work(self._watch(), "watch")
         self.work(self.doing.run(), "doing")
-        self._send()
-        self.theme_changed_signal.subscribe(self, lambda theme: self._prefer(theme=theme.name))
+        self.send()
+        self.theme_changed_signal.subscribe(self, lambda theme: self.prefer(theme=theme.name))
 
     def on_unmount(self) -> None:
         patches.set_title(self, "")
@@ -137,7 +131,7 @@ class OutriderApp(Deeds):
                 self._link("")
                 if first and not self.roster.began:
                     self.roster.began = max((info.updated for info in event.sessions), default="")
-                    self._prefer(began=self.roster.began or "0")
+                    self.prefer(began=self.roster.began or "0")
                 if not first:
                     self._toast(ids, before)
                 self.mark(ids)
@@ -182,7 +176,7 @@ class OutriderApp(Deeds):
 
     async def _catch_up(self, state: api.State) -> None:
         """The models' limits, and the sessions that a State had no room for."""
-        self._send()
+        self.send()
         self.limits = {
             model.name: model.context
             for provider in (await self.client.providers()).providers
@@ -204,7 +198,7 @@ class OutriderApp(Deeds):
         self._flushing = None
         ids, self._changed = frozenset(self._changed), set()
         if self.focused_terminal and (shown := self.shown) and self.roster.look(shown):
-            self._prefer(seen=dict(list(self.roster.seen.items())[-2000:]))
+            self.prefer(seen=dict(list(self.roster.seen.items())[-2000:]))
         for screen in self.screen_stack:
             screen.post_message(RosterChanged(ids))
         self._retitle()
@@ -267,66 +261,16 @@ class OutriderApp(Deeds):
         doing = "" if waits else self.doing.of(info)
         return Row(
             info,
-            doing or words.standing(info, waits),
+            self._hitch(id) or doing or words.standing(info, waits),
             self.roster.absent(info),
             self.roster.attention(info),
             info.config.context or self.limits.get(info.config.model, 0),
         )
 
-    # ---- posts and drafts
-
-    def post(
-        self, session: str, text: str, parts: tuple[api.Part, ...], chips: tuple[Chip, ...] = ()
-    ) -> None:
-        """Send a post; it is kept until the daemon has it."""
-        order = max((post.order for post in self.desk.unsent()), default=0.0) + 1
-        self.desk.post(session, text, parts, chips, order)
-        self._save()
-        self._send()
-        self._outbox_changed(session)
-
-    def _send(self) -> None:
-        for session in self.outbox.idle():
-            self.work(self.outbox.send(session), "outbox")
-
-    def _outbox_changed(self, session: str) -> None:
-        self.keep()
-        for screen in self.screen_stack:
-            screen.post_message(OutboxChanged(session))
-
-    def _refused(self, post: Unsent, why: str) -> None:
-        """A post goes back to the composer, before what has been written meanwhile."""
-        draft = self.desk.draft(post.session)
-        text = f"{post.text}\n{draft.text}" if draft.text else post.text
-        self.desk.write(post.session, text, (*post.chips, *draft.chips))
-        self.tell(f"not posted: {line(why, 1000)}", bad=True)
-        for screen in self.screen_stack:
-            screen.post_message(Returned(post.session))
-        self._outbox_changed(post.session)
-
-    def keep(self) -> None:
-        """Write what changed of drafts and posts, soon."""
-        if self._saving is None and self.desk.dirty:
-            self._saving = self.set_timer(SAVE, self._save)
-
-    def _save(self) -> None:
-        self._saving = None
-        self.work(self._write(), "save")
-
-    async def _write(self) -> None:
-        before = self.desk.complaint
-        await asyncio.to_thread(self.desk.save)
-        if self.desk.complaint and self.desk.complaint != before:
-            self.tell(self.desk.complaint, bad=True)
-
-    def _prefer(self, **changed: Any) -> None:
-        self.desk.prefer(msgspec.structs.replace(self.desk.prefs, **changed))
-        self.keep()
-
-    @property
-    def prefs(self) -> Prefs:
-        """What is remembered of this daemon."""
-        return self.desk.prefs
+    def _hitch(self, id: str) -> str:
+        """What keeps a post to a session from being taken; empty for nothing."""
+        found = (self.outbox.hitch(post) for post in self.desk.unsent(id))
+        return next((f"↑ not taken: {hitch.why}" for hitch in found if hitch), "")
 
     # ---- what a person can do
 
@@ -335,12 +279,6 @@ class OutriderApp(Deeds):
         screen = places.SCREENS[name]()
         if type(screen) is not type(self.screen):
             self.push_screen(screen)
-
-    def put_away(self) -> None:
-        """What is written on the screen is kept before it goes."""
-        for screen in self.screen_stack:
-            if isinstance(screen, SessionScreen):
-                screen.keep()
 
     async def action_quit(self) -> None:
         self.put_away()

@@ -17,11 +17,3 @@ class OutboxChanged(Message):
     def __init__(self, session: str) -> None:
         super().__init__()
         self.session = session
-
-
-class Returned(Message):
-    """A post was refused and is given back to who wrote it."""
-
-    def __init__(self, session: str) -> None:
-        super().__init__()
-        self.session = session

@@ -76,6 +76,11 @@ def age(text: str, now: datetime) -> str:
     return "now"
 
 
+def clock(moment: datetime) -> str:
+    """A moment as the clock here shows it."""
+    return f"{moment.astimezone():%H:%M:%S}"
+
+
 def title(info: api.Info) -> str:
     """What a session is called: its title, else that it has none yet."""
     return info.title or "(no message yet)"

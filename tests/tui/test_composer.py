@@ -4,7 +4,10 @@ from textual import events
 
 from tests.tui.daemonfake import FakeClient, info
 from tests.tui.driving import Driver, running
+from tui.desk import Chip
 from tui.widgets.composer import Composer
+
+CHIP = Chip("a.png · 3 B", "image/png", path="/a.png")
 
 
 async def composer(on: Driver) -> Composer:
@@ -57,3 +60,31 @@ async def test_keys_act_in_the_order_in_which_they_come_however_fast(tmp_path: P
         await on.until(lambda: len(client.posts) == 2)
         assert client.texts == [("a1", "a\nb"), ("a1", "d")]
         assert found.text == "e"
+
+
+async def test_what_comes_back_while_the_editor_is_open_stands_before_what_it_gives(tmp_path: Path) -> None:
+    client = FakeClient()
+    client.add(info("a1"))
+    async with running(client, tmp_path) as on:
+        found = await composer(on)
+        await on.write("begun")
+
+        async def edited(text: str) -> str:
+            found.give_back("refused", (CHIP,))
+            return text.upper()
+
+        await found.rewrite(edited)
+        assert (found.text, found.chips) == ("refused\nBEGUN", (CHIP,))
+
+
+async def test_what_comes_back_leaves_the_history(tmp_path: Path) -> None:
+    client = FakeClient()
+    client.add(info("a1"))
+    async with running(client, tmp_path) as on:
+        found = await composer(on)
+        found.put("new", (), ("one", "two"))
+        await on.press("up", "up", "up")
+        assert (found.text, found.written) == ("one", "new")
+        found.give_back("refused", ())
+        assert found.text == found.written == "refused\nnew"
+        assert found.cursor_location == (1, 3)

@@ -277,6 +277,90 @@ async def test_a_post_that_is_refused_comes_back_before_what_was_written_since(t
         assert on.app.desk.unsent() == []
 
 
+async def test_what_is_typed_while_a_refused_post_comes_back_stays_and_the_cursor_in_it(
+    tmp_path: Path,
+) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        found = await opened(on)
+        client.hangs.clear()
+        await on.write("one\ntwo")
+        await on.press("enter")
+        await on.sees("↑ on its way")
+        await on.write("three four")
+        await on.press(*["left"] * 4)
+        client.refusal = ApiFailure(413, "the post is too large")
+        client.hangs.set()
+        await on.until(lambda: on.said())
+        await on.press("x")
+        assert found.text == "one\ntwo\nthree xfour"
+        await on.until(lambda: on.app.desk.draft("a1").text == found.text)
+
+
+async def test_a_refused_post_comes_back_also_where_its_session_is_not_open(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        client.hangs.clear()
+        await on.write("sent")
+        await on.press("enter")
+        await on.sees("↑ on its way")
+        await on.write("written since")
+        await on.press("ctrl+s")
+        client.refusal = ApiFailure(413, "the post is too large")
+        client.hangs.set()
+        await on.until(lambda: on.said())
+        assert (await opened(on)).text == "sent\nwritten since"
+
+
+async def test_a_full_disk_is_told_at_the_post_and_in_the_list_and_the_post_can_be_taken_back(
+    tmp_path: Path,
+) -> None:
+    client = one()
+    client.refusal = ApiFailure(507, "the data folder cannot be written: No space left on device")
+    async with running(client, tmp_path) as on:
+        found = await opened(on)
+        assert "Take back" not in on.text()
+        await on.write("patience")
+        await on.press("enter")
+        await on.sees("↑ not taken yet, tried again at ")
+        await on.sees(": patience")
+        await on.sees("the data folder cannot be written: No space left on device")
+        await on.write("more")
+        await on.press("enter")
+        await on.sees("↑ waits for the one before: more")
+        await on.sees("ctrl+o Take back")
+        await on.press("ctrl+s")
+        await on.sees("↑ not taken: the")
+        await on.press("enter")
+        await on.until(lambda: on.app.shown == "a1")
+        found = on.one(Composer)
+        await on.until(lambda: found.has_focus)
+        await on.press("ctrl+o")
+        await on.until(lambda: found.text == "more")
+        await on.press("ctrl+o")
+        await on.until(lambda: found.text == "patience\nmore")
+        await on.until(lambda: "↑" not in on.text() and "Take back" not in on.text())
+        await on.press("ctrl+o")
+        await on.until(lambda: "every post has arrived: there is nothing to take back" in on.said())
+    assert client.posts == {}
+
+
+async def test_a_post_of_the_history_that_is_looked_at_is_no_draft(tmp_path: Path) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        found = await opened(on)
+        await on.write("old")
+        await on.press("enter")
+        await on.until(lambda: client.texts and found.text == "" and found.posts)
+        await on.write("new")
+        await on.press("up", "up")
+        assert found.text == "old"
+        await on.press("ctrl+s")
+        await on.until(lambda: isinstance(on.app.screen, SessionsScreen))
+        assert (await opened(on)).text == "new"
+
+
 async def test_a_draft_stays_with_its_session_and_over_a_restart(tmp_path: Path) -> None:
     client = one()
     client.add(info("b2"))

@@ -8,6 +8,7 @@ import msgspec
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.timer import Timer
 from textual.widgets import Input, Label, Static, TextArea
 
 from daemon.client import ApiFailure
@@ -26,6 +27,7 @@ from tui.widgets.hints import Hints
 from tui.widgets.models import ModelPicker
 from tui.widgets.tick import Tick
 
+KEEP: Final = 0.5  # seconds of writing after which the message is kept
 DRAFT: Final = "new"  # the draft that is kept for the session that is not made yet
 INVALID: Final = 422
 FIELDS: Final = {  # of a form, and the widget that gets the focus where one is wrong
@@ -81,6 +83,8 @@ class NewScreen(DaemonScreen):
     def __init__(self) -> None:
         super().__init__()
         self._making = False
+        self._ready = False  # the draft stands in the composer
+        self._keeping: Timer | None = None  # the draft is about to be kept
 
     def compose(self) -> ComposeResult:
         last = self.outrider.prefs.choice
@@ -112,6 +116,7 @@ class NewScreen(DaemonScreen):
     def on_mount(self) -> None:
         draft = self.outrider.desk.draft(DRAFT)
         self.composer.put(draft.text, draft.chips, draft.history)
+        self._ready = True
         self.composer.focus()
         self._look()
 
@@ -159,11 +164,19 @@ class NewScreen(DaemonScreen):
             instructions=self.query_one("#instructions", TextArea).text,
         )
 
-    def _keep(self, text: str, chips: tuple[Chip, ...]) -> None:
-        self.outrider.desk.write(DRAFT, text, chips)
-        self.outrider.keep()
+    def keep(self) -> None:
+        """Keep the message as it is now; it is written a little later."""
+        self._keeping = None
+        if self._ready and self.is_attached and self.query(Composer):
+            self.outrider.desk.write(DRAFT, self.composer.written, self.composer.chips)
+            self.outrider.keep()
+
+    def on_text_area_changed(self) -> None:
+        if self._keeping is None:
+            self._keeping = self.set_timer(KEEP, self.keep)
 
     def on_composer_attached(self) -> None:
+        self.keep()
         chips = self.query_one("#chips", Static)
         chips.display = bool(self.composer.chips)
         chips.update("  ".join(f"▣ {line(chip.name)}" for chip in self.composer.chips))
@@ -175,16 +188,14 @@ class NewScreen(DaemonScreen):
         self.outrider.work(self._edit(), "editor", exclusive=True)
 
     async def _edit(self) -> None:
-        text = await self.outrider.edited(self.composer.text)
-        if self.is_attached:
-            self.composer.put(text, self.composer.chips, self.composer.posts)
+        await self.composer.rewrite(self.outrider.edited)
 
     def on_composer_left(self) -> None:
         self.action_leave()
 
     def action_leave(self) -> None:
         """Back; the message is kept for the next time."""
-        self._keep(self.composer.text, self.composer.chips)
+        self.keep()
         self.dismiss()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -213,7 +224,7 @@ class NewScreen(DaemonScreen):
             return
         self._say({})
         self._making = self.composer.read_only = True
-        self._keep(text, chips)
+        self.keep()
         self.outrider.work(self._make(create, written, text, chips), "new session")
 
     async def _make(self, create: api.Create, written: Choice, text: str, chips: tuple[Chip, ...]) -> None:
@@ -234,6 +245,8 @@ class NewScreen(DaemonScreen):
                 self.composer.read_only = False
         app.desk.prefer(msgspec.structs.replace(app.prefs, choice=written))
         app.desk.write(DRAFT, "")
+        if self.is_attached:
+            self.composer.put("")
         if parts:
             app.post(id, text, parts, chips)
         app.keep()

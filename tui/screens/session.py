@@ -15,13 +15,13 @@ from daemon.client import Back, Followed, Lost, Unreachable
 from daemon.plain import line, seconds
 from daemon.protocol import api
 from daemon.protocol.records import Record
-from tui import attach
+from tui import attach, words
 from tui.ahead import focus_now
-from tui.desk import Chip
+from tui.desk import Chip, Unsent
 from tui.keymap import key
 from tui.log import messages as log
 from tui.log.logview import LogView
-from tui.messages import OutboxChanged, Returned, RosterChanged
+from tui.messages import OutboxChanged, RosterChanged
 from tui.roster import OVER, RETRIED
 from tui.screens.base import DaemonScreen
 from tui.widgets.banner import Banner
@@ -45,6 +45,7 @@ class SessionScreen(DaemonScreen):
         key("session.stop", "ctrl+x", "stop", "Stop", show=True),
         key("session.retry", "ctrl+r", "retry", "Retry", show=True),
         key("session.fork", "ctrl+f", "fork", "Copy all of it"),
+        key("session.take-back", "ctrl+o", "take_back", "Take back", show=True),
         key("session.end", "f8", "end", "End for good"),
         key("session.side", "ctrl+b", "side", "List beside it"),
         key("session.back", "escape,q", "app.sessions", "Sessions", show=True),
@@ -59,6 +60,7 @@ class SessionScreen(DaemonScreen):
         self._keeping: Timer | None = None  # the draft is about to be kept
         self._status = ""  # as the line at the bottom knows it
         self._failed = False  # the log could not be read
+        self.ready = False  # the draft stands in the composer
 
     def compose(self) -> ComposeResult:
         with Horizontal():
@@ -83,6 +85,7 @@ class SessionScreen(DaemonScreen):
     def on_mount(self) -> None:
         draft = self.outrider.desk.draft(self.session)
         self.composer.put(draft.text, draft.chips, draft.history)
+        self.ready = True
         self.composer.focus()
         self.query_one("#sending").display = self.query_one("#chips").display = False
         self._show()
@@ -175,6 +178,7 @@ class SessionScreen(DaemonScreen):
         status = info.status if info else ""
         stop = frozenset() if status == "stepping" else STOPS
         stop |= WRITES if status in OVER else frozenset()
+        stop |= frozenset() if self.outrider.desk.unsent(self.session) else {"session.take-back"}
         return stop if status in RETRIED else stop | {"session.retry"}
 
     def _show_side(self) -> None:
@@ -238,13 +242,13 @@ class SessionScreen(DaemonScreen):
     def keep(self) -> None:
         """Keep the draft as it is now; it is written a little later."""
         self._keeping = None
-        if self.is_attached and self.query(Composer):
+        if self.ready and self.is_attached and self.query(Composer):
             self.outrider.desk.write(self.session, *self._all_written())
             self.outrider.keep()
 
     def _all_written(self) -> tuple[str, tuple[Chip, ...]]:
         """The draft, behind what is sent and not in the outbox yet: nothing is lost if all ends now."""
-        written = [*self._going, (self.composer.text, self.composer.chips)]
+        written = [*self._going, (self.composer.written, self.composer.chips)]
         return "\n".join(text for text, _ in written if text), tuple(
             chip for _, chips in written for chip in chips
         )
@@ -278,17 +282,27 @@ class SessionScreen(DaemonScreen):
         if event.session == self.session:
             self._show_sending()
 
-    def on_returned(self, event: Returned) -> None:
-        if event.session == self.session:
-            draft = self.outrider.desk.draft(self.session)
-            self.composer.put(draft.text, draft.chips, draft.history)
+    def give_back(self, text: str, chips: tuple[Chip, ...]) -> None:
+        """A post that will not be sent comes back, before what has been written since."""
+        self.composer.give_back(text, chips)
+        self.keep()
 
     def _show_sending(self) -> None:
         posts = self.outrider.desk.unsent(self.session)
-        how = "waits for the daemon" if self.outrider.lost else "on its way"
         shown = self.query_one("#sending", Static)
         shown.display = bool(posts)
-        shown.update("\n".join(f"↑ {how}: {line(post.text or 'attachments', 100)}" for post in posts))
+        shown.update("\n".join(self._sending(post, post is posts[0]) for post in posts))
+        self.refresh_bindings()
+
+    def _sending(self, post: Unsent, first: bool) -> str:
+        """How a post stands, and why it does."""
+        text, hitch = line(post.text or "attachments", 100), self.outrider.outbox.hitch(post)
+        if self.outrider.lost:
+            return f"↑ waits for the daemon: {text}"
+        if hitch is not None:
+            again = words.clock(hitch.again)
+            return f"↑ not taken yet, tried again at {again}: {text}\n  {hitch.why}"
+        return f"↑ {'on its way' if first else 'waits for the one before'}: {text}"
 
     def on_composer_left(self) -> None:
         self.log_view.focus()
@@ -301,8 +315,7 @@ class SessionScreen(DaemonScreen):
 
     async def _edit(self) -> None:
         composer = self.composer
-        text = await self.outrider.edited(composer.text)
-        composer.put(text, composer.chips, composer.posts)
+        await composer.rewrite(self.outrider.edited)
         composer.focus()
 
     # ---- keys
@@ -318,6 +331,10 @@ class SessionScreen(DaemonScreen):
 
     def action_fork(self) -> None:
         self.outrider.fork(self.session)
+
+    def action_take_back(self) -> None:
+        if not self.outrider.outbox.take_back(self.session):
+            self.outrider.tell("every post has arrived: there is nothing to take back")
 
     def action_end(self) -> None:
         self.outrider.end(self.session)

@@ -1,14 +1,14 @@
 """Where a message is written: several lines, history, an editor, completion of file names, attachments."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, Final
 
 from textual import events
 from textual.binding import BindingType
 from textual.message import Message
 from textual.widgets import TextArea
-from textual.widgets.text_area import Location
+from textual.widgets.text_area import Location, Selection
 
 from daemon.plain import safe
 from tui import attach
@@ -77,6 +77,35 @@ class Composer(TextArea):
         self.load_text(text)
         self.move_cursor(self.document.end)
         self._set_chips(tuple(chips))
+
+    @property
+    def written(self) -> str:
+        """What is being written: not a post of the history that is only looked at."""
+        at = self._at
+        looked_at = at is not None and at < len(self.posts) and self.text == self.posts[at]
+        return self._before if looked_at else self.text
+
+    def give_back(self, text: str, chips: tuple[Chip, ...]) -> None:
+        """What was sent and did not arrive comes before what has been written since, in which the cursor stays."""
+        if self._at is not None:
+            self._recall(self.written)
+            self._at = None
+            self.move_cursor(self.document.end)
+        since, (start, end) = self.text, self.selection
+        given = f"{text}\n" if text and since else text
+        self.replace(given, (0, 0), (0, 0), maintain_selection_offset=False)
+        if since:
+            rows = given.count("\n")
+            self.selection = Selection((start[0] + rows, start[1]), (end[0] + rows, end[1]))
+        self._set_chips((*chips, *self.chips))
+
+    async def rewrite(self, edited: Callable[[str], Awaitable[str]]) -> None:
+        """Have `edited` make another text of what stands here; what is given back meanwhile stays before that."""
+        before = self.text
+        text = await edited(before)
+        if self.is_attached:
+            given = self.text.removesuffix(before) if self.text != before else ""
+            self.put(f"{given.rstrip()}\n{text}" if given else text, self.chips, self.posts)
 
     def _set_chips(self, chips: tuple[Chip, ...]) -> None:
         if chips != self.chips:

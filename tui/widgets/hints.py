@@ -17,6 +17,7 @@ FIRST: Final = (
     "app.palette",
     "session.back",
     "session.compose",
+    "session.take-back",
 )  # their room goes before the others
 
 

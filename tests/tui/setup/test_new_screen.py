@@ -183,6 +183,25 @@ async def test_what_is_written_stays_when_the_screen_is_left(served: Daemon) -> 
         assert sum(isinstance(one, NewScreen) for one in at.app.screen_stack) == 1
 
 
+async def test_what_is_written_stays_also_where_the_screen_goes_by_another_key(served: Daemon) -> None:
+    async with screen(served) as at:
+        await opened(at)
+        await at.write("half a thought")
+        await at.press("ctrl+s")
+        await at.shows("No session yet")
+        await at.press("n")
+        await at.shows("half a thought")
+        await at.write(", and more")
+        await at.until(
+            lambda: at.app.desk.draft("new").text == "half a thought, and more"
+        )  # also while it is open
+        await at.write(" still")
+        await at.press("ctrl+q")
+    async with screen(served) as at:
+        await at.press("ctrl+n")
+        await at.shows("half a thought, and more still")
+
+
 async def test_a_worker_that_comes_is_offered_at_once(served: Daemon) -> None:
     async with screen(served) as at:
         await opened(at)

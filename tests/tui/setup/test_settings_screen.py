@@ -109,7 +109,7 @@ async def test_what_is_told_is_kept(served: Daemon) -> None:
         at.app.tell("after it")
         await at.tells("after it")
         assert at.toasts == ["after it"]
-        at.app._prefer(quiet=False)
+        at.app.prefer(quiet=False)
         at.app._toast({"1"}, before)
         await at.tells("failed")
 
