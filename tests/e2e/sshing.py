@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from tests.needed import missing
 
 
 class Sshd:
@@ -26,7 +26,7 @@ def sshd(folder: Path, **environ: str) -> Iterator[Sshd]:
     server = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     client = shutil.which("ssh")
     if not server or not client:
-        pytest.skip("sshd or ssh is missing: install openssh-server and openssh-client")
+        missing("sshd or ssh is missing: install openssh-server and openssh-client")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where root's sshd separates its privileges
     for name in ("host", "key"):

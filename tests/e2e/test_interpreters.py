@@ -13,6 +13,7 @@ from daemon.protocol import api, records
 from daemon.protocol.records import TEXT, Record, WorkerRef
 from tests.daemon.provider.contexts import picture
 from tests.e2e.driving import Stage, becomes, driver, judge, stage
+from tests.needed import missing
 
 BOTH = r"""
 [[steps]]
@@ -160,7 +161,7 @@ async def test_a_python_goes_on_while_the_daemon_is_dead_and_its_value_is_not_lo
 
 async def test_a_node_keeps_its_state_until_its_code_ends_it(here: Stage) -> None:
     if shutil.which("node") is None:
-        pytest.skip("no node: install the package nodejs")
+        missing("no node: install the package nodejs")
     async with driver(here) as on:
         session = await on.session("Go.", model="rehearsal/stays")
         found = await on.closes(session)
@@ -179,7 +180,7 @@ async def test_an_image_that_a_kernel_shows_reaches_the_session_over_a_crash_of_
 ) -> None:
     for name in ("jupyter_client", "ipykernel"):
         if importlib.util.find_spec(name) is None:
-            pytest.skip(f"{name} is not installed: it is in the group `dev` of pyproject.toml")
+            missing(f"{name} is not installed: it is in the group `dev` of pyproject.toml")
     kernel = here.folder / ".local/share/jupyter/kernels/tested"
     kernel.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]

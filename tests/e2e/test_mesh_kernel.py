@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.mesh.lab import needs
+from tests.mesh.lab import kernel_machine
 
 HERE = Path(__file__).parent
-MACHINE = HERE.parent / "mesh/kernel-vm.sh"
 # Each in a machine of its own, as one has one processor.
 RUNS = (("test_mesh.py", "test_mesh_users.py"), ("test_mesh_faults.py",), ("test_mesh_fleet.py",))
 # What a command says beside a tunnel, and which ways are tried, is the same with every WireGuard; these are not run
@@ -30,10 +29,7 @@ ALIKE = (
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("files", RUNS, ids=["joins", "faults", "fleet"])
 def test_machines_join_and_stay_by_the_kernels_wireguard(files: tuple[str, ...]) -> None:
-    needs("busybox")
-    ready = subprocess.run([MACHINE, "-p"], capture_output=True, text=True)
-    if ready.returncode:
-        pytest.skip(f"no kernel with WireGuard: {ready.stderr.strip()[-400:]} (see PACKAGES in .ci/run)")
+    machine = kernel_machine()
     command = [
         sys.executable,
         "-m",
@@ -50,7 +46,7 @@ def test_machines_join_and_stay_by_the_kernels_wireguard(files: tuple[str, ...])
     ]
     done = subprocess.run(
         [
-            MACHINE,
+            machine,
             "-t",
             "2200",
             "-e",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from tests.needed import missing
 
 PATIENCE = 30.0  # seconds that something on the screen is waited for
 LOOK = 0.05  # seconds between two looks at the screen: tmux tells nobody of a change
@@ -67,7 +67,7 @@ def tmux(
 ) -> Iterator[Tmux]:
     """`command` in a terminal of `size` columns and lines; skips where there is no tmux."""
     if shutil.which("tmux") is None:
-        pytest.skip("tmux is missing: install tmux")
+        missing("tmux is missing: install tmux")
     made = Tmux(folder / f"tmux-{uuid.uuid4().hex[:6]}.sock")
     words = [f"{name}={value}" for name, value in environ.items()]
     made.run("new-session", "-d", "-s", "it", "-x", str(size[0]), "-y", str(size[1]), "-c", str(cwd), "cat")

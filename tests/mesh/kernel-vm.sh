@@ -11,10 +11,11 @@
 #
 # The kernel is User-Mode Linux, built once from Debian's source into KERNEL_VM_DIR (default ~/.cache/kernel-vm), one
 # process at a time. COMMAND sees the host's files at the same paths (what it writes is lost), the caller's working
-# directory, no network but lo, one processor. Exit code: the command's; 124 time limit, 125 no kernel or a panic.
+# directory, no network but lo, one processor. Exit code: the command's; 124 time limit, 125 nothing to build a kernel with
+# or a panic, 126 the build failed.
 set -u -o pipefail
 
-die() { echo "kernel-vm: $*" >&2; exit 125; }
+die() { echo "kernel-vm: $*" >&2; exit "${failed:-125}"; }
 quoted() { printf '%q ' "$@"; }
 
 limit=600 mem=1024 names=(PATH HOME LANG CI) travel='' verbose='' prepare=''
@@ -73,7 +74,7 @@ build() {
   ) >"$top/build.log" 2>&1 </dev/null || {
     tail -n 20 "$top/build.log" >&2
     rm -rf "$work"
-    die "the build failed, see $top/build.log"
+    failed=126 die "the build failed, see $top/build.log"
   }
   rm -rf "$work"
 }

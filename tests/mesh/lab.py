@@ -14,6 +14,8 @@ from typing import Self
 
 import pytest
 
+from tests.needed import missing
+
 _numbers = itertools.count(1)
 
 
@@ -21,8 +23,22 @@ def needs(*programs: str) -> None:
     """Skip, and say so, where this is not root or a program is missing."""
     if os.geteuid() != 0:
         pytest.skip("network namespaces take root: run the tests as root")
-    if missing := [program for program in programs if shutil.which(program) is None]:
-        pytest.skip(f"missing on the PATH: {', '.join(missing)} (see PACKAGES in .ci/run)")
+    if absent := [program for program in programs if shutil.which(program) is None]:
+        missing(f"missing on the PATH: {', '.join(absent)} (see PACKAGES in .ci/run)")
+
+
+def kernel_machine() -> str:
+    """The script that runs a command under a kernel with WireGuard, which is built by now.
+
+    Skips where the programs or the source that build it are missing; a build that fails, fails the test.
+    """
+    needs("busybox")
+    machine = str(Path(__file__).with_name("kernel-vm.sh"))
+    ready = subprocess.run([machine, "-p"], capture_output=True, text=True)
+    if ready.returncode == 125:
+        missing(f"no kernel with WireGuard: {ready.stderr.strip()[-400:]} (see PACKAGES in .ci/run)")
+    assert ready.returncode == 0, ready.stderr
+    return machine
 
 
 class Lab:

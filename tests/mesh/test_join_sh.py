@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 import os
 import platform
@@ -21,6 +22,7 @@ from mesh.script import ScriptError
 from mesh.wheelhouse import Wheel
 from tests.mesh.guards import FakeJoins
 from tests.mesh.wheels import make_wheel
+from tests.needed import missing
 
 TOKEN = "orj_" + "AbCd_-09" * 12
 FINGERPRINT = bytes(range(32))
@@ -183,8 +185,9 @@ class Machine:
             os.kill(self.pid, signal.SIGKILL)
         except (OSError, ValueError):
             return
-        while Path(f"/proc/{self.pid}/cmdline").exists() and Path(f"/proc/{self.pid}/cmdline").read_bytes():
-            pass
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            while Path(f"/proc/{self.pid}/cmdline").read_bytes():
+                pass
 
 
 def outrider_wheel(folder: Path, requires: tuple[str, ...] = ()) -> Wheel:
@@ -237,10 +240,8 @@ def wheel(tmp_path: Path) -> Wheel:
 def shells() -> list[object]:
     found: list[object] = []
     for words in (("dash",), ("busybox", "sh"), ("bash", "--posix")):
-        absent = shutil.which(words[0]) is None
-        marks = [pytest.mark.skipif(absent, reason=f"{words[0]} is not installed")]
-        marks += [pytest.mark.campaign] * (words[0] != "dash")  # installing takes its time
-        found.append(pytest.param((shutil.which(words[0]) or "", *words[1:]), id=words[0], marks=marks))
+        marks = [pytest.mark.campaign] * (words[0] != "dash")  # installing takes its time
+        found.append(pytest.param(words, id=words[0], marks=marks))
     return found
 
 
@@ -249,10 +250,12 @@ def shells() -> list[object]:
 
 @pytest.mark.parametrize("shell", shells())
 async def test_a_machine_joins(machine: Machine, wheel: Wheel, shell: tuple[str, ...]) -> None:
+    if (program := shutil.which(shell[0])) is None:
+        missing(f"{shell[0]} is not installed")
     old = os.umask(0o027)
     try:
         async with served(machine, wheel):
-            code = await machine.run(TOKEN, "--name", "gpu 1", shell=shell)
+            code = await machine.run(TOKEN, "--name", "gpu 1", shell=(program, *shell[1:]))
     finally:
         os.umask(old)
     assert code == 0, machine.output
@@ -775,7 +778,7 @@ def test_there_is_one_copy_and_it_is_beside_the_other_scripts_too() -> None:
 
 def test_shellcheck_has_nothing_to_say() -> None:
     if shutil.which("shellcheck") is None:
-        pytest.skip("shellcheck is not installed")
+        missing("shellcheck is not installed")
     done = subprocess.run(
         ["shellcheck", "-s", "sh", script.FILE], check=False, capture_output=True, text=True
     )
@@ -811,7 +814,7 @@ def test_a_shell_line_is_made_of_nothing_odd(places: list[Place], digest: str, t
 async def test_the_shell_line_fetches_checks_and_runs(installed: Machine, wheel: Wheel, program: str) -> None:
     found = PYTHON if program == "python3" else shutil.which(program.split()[0])
     if found is None:
-        pytest.skip(f"{program} is not installed")
+        missing(f"{program} is not installed")
     installed.fake(program.split()[-1], f'exec {" ".join([found, *program.split()[1:]])} "$@"')
     async with served(installed, wheel) as offered:
         places = [Place("127.0.0.1", 1), Place("::1", 1), place(installed.url.removeprefix("http://"))]

@@ -14,7 +14,7 @@ from mesh.plan import AddPeer, Peer, RemovePeer, SetAllowed, SetKeepalive
 from mesh.wireguard.base import WireGuardError
 from mesh.wireguard.kernel import Kernel
 from mesh.wireguard.links import Links
-from tests.mesh.lab import needs
+from tests.mesh.lab import kernel_machine
 from tests.mesh.star import pair
 
 HERE = Path(__file__).parent
@@ -26,11 +26,7 @@ inside = pytest.mark.skipif("KERNEL_VM" not in os.environ, reason="runs inside o
 @pytest.mark.campaign
 @pytest.mark.timeout(3000)
 def test_all_of_it_holds_for_the_kernels_wireguard() -> None:
-    needs("busybox")
-    machine = str(HERE / "kernel-vm.sh")
-    ready = subprocess.run([machine, "-p"], capture_output=True, text=True)
-    if ready.returncode:
-        pytest.skip(f"no kernel with WireGuard: {ready.stderr.strip()[-400:]} (see PACKAGES in .ci/run)")
+    machine = kernel_machine()
     files = [HERE / name for name in FILES]
     command = [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", "--timeout=300"]
     done = subprocess.run(

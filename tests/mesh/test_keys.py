@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mesh import keys, private
 from mesh.keys import BadKeyError, PrivateFileError
+from tests.needed import missing
 
 Maker = Callable[[Path], keys.Pair | keys.JoinKey]
 MAKERS: list[Maker] = [keys.wireguard, keys.join_key]
@@ -29,7 +30,7 @@ def test_a_pair_is_that_of_the_standard() -> None:
 def test_wg_reads_the_file_and_finds_the_same_public_key(tmp_path: Path) -> None:
     wg = shutil.which("wg")
     if wg is None:
-        pytest.skip("wg is not installed: install wireguard-tools to compare keys with it")
+        missing("wg is not installed: install wireguard-tools to compare keys with it")
     pair = keys.wireguard(tmp_path / "key")
     printed = subprocess.run(
         [wg, "pubkey"], input=(tmp_path / "key").read_bytes(), check=True, capture_output=True

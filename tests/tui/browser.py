@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
+
+from tests.needed import missing
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 FLAGS = (
@@ -46,10 +47,10 @@ window.shownText = () => {
 
 def chromium() -> str:
     """The browser's path; skips loudly where there is none."""
-    for name in NAMES:
-        if (found := shutil.which(name)) is not None:
-            return found
-    pytest.skip("no Chromium on the PATH: install the package chromium, and the browser's tests run")
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        missing("no Chromium on the PATH: install the package chromium, and the browser's tests run")
+    return found
 
 
 class Page:

@@ -16,6 +16,7 @@ from daemon.allowance import KERNELS
 from daemon.worker import interpreter, interpreters, jupyter
 from daemon.worker.keeper import SOCKET, Keeper
 from tests.daemon.worker.dialing import Dial, Ran, Refused
+from tests.needed import missing
 
 NAME = "jupyter:tested"
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="  # 1 x 1
@@ -28,7 +29,7 @@ SHOWS = (
 def there() -> None:
     for name in (jupyter.CLIENT, "ipykernel"):
         if importlib.util.find_spec(name) is None:
-            pytest.skip(f"{name} is not installed: it is in the group `dev` of pyproject.toml")
+            missing(f"{name} is not installed: it is in the group `dev` of pyproject.toml")
 
 
 @pytest.fixture

@@ -14,12 +14,13 @@ from daemon.worker import interpreter, interpreters, login
 from daemon.worker import node as driven
 from daemon.worker.keeper import SOCKET, Keeper
 from tests.daemon.worker.dialing import Dial, Ran, Refused
+from tests.needed import missing
 
 
 @pytest.fixture(autouse=True)
 def there(found: tuple[str, ...]) -> None:
     if interpreters.NODE not in found:
-        pytest.skip("no node, of release 18 or newer, on the login shell's PATH: install the package nodejs")
+        missing("no node, of release 18 or newer, on the login shell's PATH: install the package nodejs")
 
 
 class Node:

@@ -12,6 +12,7 @@ from daemon.worker.interpreter import Interpreter
 from daemon.worker.keeper import Keeper
 from daemon.worker.program import MAX_STATUS
 from tests.daemon.worker.dialing import Dial
+from tests.needed import missing
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ async def test_an_editor_that_something_else_starts_ends_and_says_why(
     dial: Dial, tmp_path: Path, code: str
 ) -> None:
     if not vim_has_expressions():
-        pytest.skip("no vim with +eval here (Debian's package vim): such editors are NOT TESTED")
+        missing("no vim with +eval here (Debian's package vim): such editors are NOT TESTED")
     ran = await dial.run(f"cd {tmp_path}; {code}", timeout=20)
     assert not ran.end.stopped
     assert ran.end.exit not in (0, None)
@@ -100,7 +101,7 @@ async def test_an_editor_that_is_told_what_to_do_does_it_and_reads_the_operators
     dial: Dial, home: Path, tmp_path: Path
 ) -> None:
     if not vim_has_expressions():
-        pytest.skip("no vim with +eval here (Debian's package vim): such editors are NOT TESTED")
+        missing("no vim with +eval here (Debian's package vim): such editors are NOT TESTED")
     (home / ".vimrc").write_text("let g:mine = 'of the operator'\n")
     file = tmp_path / "f"
     file.write_text("old\n")
