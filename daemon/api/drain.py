@@ -1,6 +1,7 @@
 """How a daemon leaves: told to go, it says so, takes what still comes for a while, lets turns end, and goes."""
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -11,10 +12,14 @@ log = structlog.get_logger("daemon.api")
 
 
 class Drain:
-    """The state. `leaving`: /readyz says 503. `closed`: no new session and no new turn is taken."""
+    """The state. `leaving`: /readyz says 503. `closed`: no new session and no new turn is taken.
 
-    def __init__(self, turns: Turns) -> None:
+    `hold` is called when it closes: what is posted from then on is kept for the next start.
+    """
+
+    def __init__(self, turns: Turns, hold: Callable[[], None]) -> None:
         self.turns = turns
+        self._hold = hold
         self.leaving = False
         self.closed = False
 
@@ -22,7 +27,7 @@ class Drain:
         """Raises Unready where nothing new is taken."""
         if self.closed:
             raise Unready(
-                "the daemon is draining, and takes no new sessions and turns; it does after its restart"
+                "the daemon is draining, and begins nothing new: no session, turn or retry; it does after its restart"
             )
 
     async def leave(self, delay: float, grace: float) -> None:
@@ -32,6 +37,7 @@ class Drain:
             log.info("draining", still_taking=delay)
             await asyncio.sleep(delay)
         self.closed = True
+        self._hold()
         if not self.turns.running:
             return
         log.info("draining", turns=self.turns.running, grace=grace)

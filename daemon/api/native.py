@@ -243,6 +243,7 @@ class Native:
         return reply(api.Posted(n))
 
     async def retry(self, request: web.Request, caller: Caller) -> web.Response:
+        self._drain.check()  # a post is kept for the next start, a retry is not
         id = parameters.SESSION.of(request)
         return reply(api.Kicked(await self._inflight.run(self._harness.retry(id), f"retry of {id}")))
 

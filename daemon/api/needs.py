@@ -126,7 +126,11 @@ class Harness(Protocol):
 
     @property
     def resumed(self) -> bool:
-        """Whether every session that needed a step at the start has been kicked."""
+        """Whether each session that needs a step is stepped: the start has kicked them all, and nothing is held."""
+        ...
+
+    def hold(self) -> None:
+        """Begin with no session from now on: what is posted is kept for the next start."""
         ...
 
     async def create(self, create: api.Create, surface: str = "") -> str: ...

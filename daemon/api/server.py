@@ -88,7 +88,7 @@ async def serve(
     """
     gate, limits = gate or Gate(keys), limits or Limits()
     async with InFlight(finish) as inflight, Turns(harness, caps.turns) as turns:
-        drain = Drain(turns)
+        drain = Drain(turns, harness.hold)
         running = Running(
             harness,
             providers,

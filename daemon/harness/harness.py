@@ -99,7 +99,7 @@ class Harness:
         self._checker = Checker(models, partial(limits.reached, cost=cost))
         self._clock = clock
         self.ready = False
-        self.resumed = False  # every session that needed a step at the start has been kicked
+        self._resumed = False
         self._turns: dict[str, int] = {}  # that go on after the start, and nobody has asked for
         self._on_turn: Callable[[str, int], None] = self._turns.__setitem__
 
@@ -160,7 +160,7 @@ class Harness:
                     ]
                     last = (await session.append(*drafts, durable=False))[-1].n
                     self._counts.posts += 1
-                    self._runner.kick(session)
+                    self._runner.kick(session, turn)
                 else:
                     await posts.check_same(session, last, key, parts)
             await session.log.sync()
@@ -292,6 +292,17 @@ class Harness:
         except OwnFileError as error:
             raise NoSpace(f"nothing was changed: {error}") from error
 
+    def hold(self) -> None:
+        """Begin with no session from now on: what is posted is kept, and stepped by the next start. What is stepped
+        goes on, and so does a turn that was let in before.
+        """
+        self._runner.held = True
+
+    @property
+    def resumed(self) -> bool:
+        """Whether each session that needs a step is stepped: the start has kicked them all, and nothing is held."""
+        return self._resumed and not self._runner.held
+
     async def resume(self) -> None:
         """Kick every session that needs a step; a failed one waits for a retry or a message.
 
@@ -305,11 +316,11 @@ class Harness:
 
     async def _look(self) -> None:
         await resuming.look(self._sessions, NEEDS_STEP, self._go_on, self._serve)
-        self.resumed = True
+        self._resumed = True
 
     def _go_on(self, session: Session) -> None:
         self._runner.kick(session)
-        if session.turn:
+        if session.turn and session.stepping:
             self._on_turn(session.id, session.turn)
 
     def on_turn(self, adopt: Callable[[str, int], None]) -> None:

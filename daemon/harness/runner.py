@@ -49,14 +49,18 @@ class Runner:
         self._began = began
         self._paused = paused
         self._rested = rested
+        self.held = False  # what nobody runs waits for the next start
 
-    def kick(self, session: Session) -> None:
+    def kick(self, session: Session, turn: bool = False) -> None:
         """Step the session until nothing is open; during a pass: look once more before its task ends.
 
-        One whose end is being written is not stepped: `kicked` says that it was wanted.
+        One whose end is being written is not stepped: `kicked` says that it was wanted. While `held` none is begun
+        with, but for a `turn`, which was let in before that.
         """
         if session.ending:
             session.kicked = True
+            return
+        if self.held and session.runner is None and not turn:
             return
         session.again = True
         if session.runner is None:

@@ -105,6 +105,7 @@ class FakeHarness:
     def __init__(self) -> None:
         self.ready = True
         self.resumed = True
+        self.held = False
         self.logs: dict[str, MemoryLog] = {}
         self.created: list[api.Create] = []
         self.posts: dict[tuple[str, str], tuple[list[api.Part], int]] = {}
@@ -170,6 +171,9 @@ class FakeHarness:
 
     async def rested(self, id: str) -> None:
         await self.log(id)
+
+    def hold(self) -> None:
+        self.held = True
 
     def on_turn(self, adopt: Callable[[str, int], None]) -> None:
         pass

@@ -25,6 +25,7 @@ from tests.daemon.harness.doubles import Clock, FakeProvider, run, says, text
 from tests.daemon.statefile.fakes import Disk
 
 JSON = {"Content-Type": "application/json"}
+TEXT = {"Content-Type": "text/plain"}
 
 
 async def raw(path: Path, where: str, body: bytes, length: int) -> asyncio.StreamWriter:
@@ -502,6 +503,54 @@ async def test_a_turn_that_goes_on_after_a_restart_is_counted_and_waited_for(pat
             other.set()
         assert turns.running == 0
         assert await s.b.rest(id) == await s.b.rest(native) == "closed"
+
+
+async def test_what_is_posted_while_draining_is_answered_after_the_restart_and_not_before(path: Path) -> None:
+    hold = asyncio.Event()
+    provider = FakeProvider(says(text("first")), [hold, *says(text("then"))], says(text("both")))
+    async with server(path, provider, store=Store(path.parent / "d")) as s:
+        waiting, turning = await s.b.session("a"), await s.create()
+        assert await s.b.rest(waiting) == "closed"
+        async with s.turn(turning) as frames:
+            await frames.until("message")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(s.served.drain.leave(0, 30))
+                await asyncio.sleep(0)
+                posted = 0
+                for id in (turning, waiting):
+                    where = f"/sessions/{id}/records?via=me"
+                    status, said = await s.call("POST", where, data=b"more", headers=TEXT)
+                    assert status == 200, said
+                    posted = said["n"]
+                status, why = await s.call("POST", f"/sessions/{waiting}/retry")
+                assert (status, "draining" in why) == (503, True)
+                info = await s.b.harness.info(waiting)
+                assert (info.status, info.n) == ("open", posted), "it is kept, and nobody works on it"
+                assert not s.b.harness.resumed, "so that no stream takes it for one that is stuck"
+                hold.set()
+            assert (await frames.rest())[-1][2]["reason"] == "completed"
+        assert len(provider.queries) == 3, "a session at work takes up what is posted to it"
+        assert await s.b.bodies(waiting, "text") == ["first"]
+    async with server(path, FakeProvider(says(text("second"))), store=Store(path.parent / "d")) as s:
+        assert await s.b.rest(waiting) == "closed"
+        assert await s.b.bodies(waiting, "text") == ["first", "second"]
+        assert await s.b.bodies(turning, "text") == ["then", "both"]
+
+
+async def test_a_turn_that_was_let_in_before_the_drain_is_taken_though_its_post_comes_after(
+    path: Path,
+) -> None:
+    async with server(path, FakeProvider(says(text("x")))) as s:
+        id = await s.create()
+        session = await s.b.harness._sessions.get(id)
+        async with asyncio.TaskGroup() as group, session.posting:
+            begun = group.create_task(s.served.drain.turns.begin(id, "me", "hi"))
+            await asyncio.sleep(0)
+            leaving = group.create_task(s.served.drain.leave(0, 30))
+            await asyncio.sleep(0)
+            assert (s.served.drain.closed, leaving.done(), begun.done()) == (True, False, False)
+        assert await s.b.rest(id) == "closed"
+        assert await s.b.bodies(id, "text") == ["x"]
 
 
 async def test_a_copy_of_a_session_with_a_turn_under_way_has_none(path: Path) -> None:
