@@ -44,8 +44,8 @@ class Hints(Footer):
 
     def bindings_changed(self, screen: Screen[Any]) -> None:
         """Textual's makes it anew each time, which costs as much as a table that changes ten times a second."""
-        if not self.is_attached or screen is not self.screen:
-            return
+        if not self.is_attached or not self.app.screen_stack or screen is not self.screen:
+            return  # there is no screen any more while the app ends
         idle: frozenset[str] = getattr(screen, "idle", frozenset)()
         found: dict[str, tuple[Binding, bool]] = {}
         for _, binding, enabled, _ in screen.active_bindings.values():
