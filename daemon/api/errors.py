@@ -9,22 +9,16 @@ import structlog
 from aiohttp import web
 from msgspec import StructMeta, ValidationError, structs
 
-from daemon.harness.errors import HarnessError, Malformed, Unready
+from daemon.harness.errors import HarnessError, Malformed, Unready, told
 from daemon.plain import wanted
 from daemon.protocol import api
-from daemon.statefile.errors import DamagedError, MissingError, NoSpaceError, ReopenError, StateFileError
+from daemon.statefile.errors import StateFileError
 
 RETRY_AFTER: Final = 2  # seconds; a start takes less, and a client that comes too early is told again
 SERVER: Final = "outrider"  # the Server header: no library, no version
 SHOWN: Final = 60  # characters of a refused value that are said back
 NAMING: Final = "a name of up to 63 letters, digits, dots, - and _, a letter or digit first"
 PHRASES: Final = {413: "the body is too large", 417: "this Expect header is not served"}
-_STATE_FILE: Final[dict[type[StateFileError], int]] = {
-    MissingError: 404,
-    DamagedError: 409,
-    NoSpaceError: 507,
-    ReopenError: 507,
-}
 _AT: Final = re.compile(r"^(.*) - at `\$\.?(.*)`$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _ENUM: Final = re.compile(r"^Invalid enum value (.*)$", re.DOTALL)
@@ -115,7 +109,7 @@ def _describe(request: web.Request, error: Exception) -> tuple[int, str, dict[st
             wait = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, Unready) else {}
             return error.status, str(error), wait
         case StateFileError():
-            return _STATE_FILE.get(type(error), 503), str(error), {}
+            return _describe(request, told(error))
         case web.HTTPMethodNotAllowed():
             allow = ", ".join(sorted(error.allowed_methods))
             return 405, f"{request.path} takes {allow}, not {request.method}", {"Allow": allow}

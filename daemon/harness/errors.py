@@ -73,18 +73,25 @@ class NoSpace(HarnessError):
     status = 507
 
 
+def told(error: StateFileError) -> HarnessError:
+    """What a client is told of what the state file says, with its status; each kind once, here."""
+    match error:
+        case NoSpaceError():
+            return NoSpace(f"the data folder cannot be written: {error}")
+        case DamagedError():
+            return Conflict(str(error))
+        case CopyPointError():
+            return Invalid(f"n: {error}")
+        case MissingError():
+            return NotFound(str(error))
+        case _:
+            return Unready(f"{error}; try again in a moment")
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Turn what the state file says into what a client is told."""
     try:
         yield
-    except NoSpaceError as error:
-        raise NoSpace(f"the data folder cannot be written: {error}") from error
-    except DamagedError as error:
-        raise Conflict(str(error)) from error
-    except CopyPointError as error:
-        raise Invalid(f"n: {error}") from error
-    except MissingError as error:
-        raise NotFound(str(error)) from error
     except StateFileError as error:
-        raise Unready(f"{error}; try again in a moment") from error
+        raise told(error) from error

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator, MutableMapping, MutableSequence
+from collections.abc import AsyncIterator, MutableMapping, MutableSequence, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,11 @@ from daemon.harness import errors
 from daemon.protocol import api, records
 from daemon.protocol.records import draft
 from daemon.statefile.errors import (
+    AnewError,
+    CopyPointError,
     Damage,
     DamagedError,
+    LockedError,
     MissingError,
     NoSpaceError,
     ReopenError,
@@ -468,16 +471,26 @@ async def test_each_refusal_of_the_harness_has_its_status(
         assert ("Retry-After" in answer.headers) == (status == 503)
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (MissingError(NOBODY), 404),
-        (DamagedError(NOBODY, Damage(3, 9, "why")), 409),
-        (NoSpaceError("m"), 507),
-        (ReopenError("m"), 507),
-        (StateFileError("m"), 503),
-    ],
-)
+FILE_ERRORS: Sequence[tuple[StateFileError, int]] = [
+    (MissingError(NOBODY), 404),
+    (DamagedError(NOBODY, Damage(3, 9, "why")), 409),
+    (CopyPointError(NOBODY, 2, "why", 3), 422),
+    (NoSpaceError("m"), 507),
+    (ReopenError("m"), 507),
+    (StateFileError("m"), 503),
+    (AnewError("m"), 503),
+    (LockedError("/data", 7), 503),
+]
+
+
+def test_no_error_of_the_state_file_is_without_a_status() -> None:
+    def below(kind: type[StateFileError]) -> set[type[StateFileError]]:
+        return {kind}.union(*(below(one) for one in kind.__subclasses__()))
+
+    assert {type(error) for error, _ in FILE_ERRORS} == below(StateFileError)
+
+
+@pytest.mark.parametrize(("error", "status"), FILE_ERRORS)
 async def test_a_read_that_the_file_refuses_says_so(
     http: Http, harness: FakeHarness, error: StateFileError, status: int
 ) -> None:
@@ -486,10 +499,15 @@ async def test_a_read_that_the_file_refuses_says_so(
     async def failing(*_: int) -> bytes:
         raise error
 
+    with pytest.raises(errors.HarnessError) as caught, errors.translated():
+        raise error
+    assert (caught.value.status, str(error) in str(caught.value)) == (status, True)
     harness.logs[id].headers = failing  # type: ignore[method-assign,assignment]
-    assert str(error) in await http("GET", f"/sessions/{id}/records?bodies=0", status)
     harness.logs[id].wait = failing  # type: ignore[method-assign,assignment]
-    assert str(error) in await http("GET", f"/sessions/{id}/records?after=2&wait=9", status)
+    for query in ("bodies=0", "after=2&wait=9"):
+        assert str(caught.value) == await http("GET", f"/sessions/{id}/records?{query}", status)
+        async with http.session.get(f"/sessions/{id}/records?{query}") as answer:
+            assert ("Retry-After" in answer.headers) == (status == 503)
 
 
 async def test_a_fault_of_ours_is_a_plain_500(http: Http, harness: FakeHarness) -> None:
