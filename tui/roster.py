@@ -5,6 +5,7 @@ from typing import Final, Literal, get_args
 
 from daemon.protocol import api
 from daemon.protocol.records import Status
+from tui import words
 
 Sort = Literal["updated", "attention", "title", "context", "created"]
 Attention = Literal["", "failed", "waiting", "closed"]
@@ -12,7 +13,8 @@ SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
 URGENCY: Final[Mapping[Attention, int]] = {"failed": 0, "waiting": 1, "closed": 2, "": 3}
 OVER: Final[frozenset[Status]] = frozenset({"ended", "expired", "damaged"})
 RETRIED: Final[frozenset[Status]] = frozenset({"failed", "open", "interrupted"})  # a retry lets it go on
-WORDS: Final = frozenset(get_args(Status))  # words of a filter that mean a status, not a text
+WORDS: Final = frozenset(get_args(Status)) | {words.WAITING}  # of a filter, that mean a status and not a text
+BEGUN: Final = 3  # letters from which a word is also the beginning of a status: it is found while it is typed
 
 
 class Roster:
@@ -84,9 +86,9 @@ class Roster:
     def rows(self, sort: Sort = "updated", filter: str = "") -> list[api.Info]:
         """The sessions that pass `filter`, in order; what is newest first where nothing else says."""
         found = sorted(self.infos.values(), key=lambda info: (info.updated, info.id), reverse=True)
-        words = filter.lower().split()
-        if words:
-            found = [info for info in found if self._passes(info, words)]
+        wanted = filter.lower().split()
+        if wanted:
+            found = [info for info in found if self._passes(info, wanted)]
         match sort:
             case "updated":
                 pass
@@ -100,10 +102,14 @@ class Roster:
                 found.sort(key=lambda info: info.created, reverse=True)
         return found
 
-    def _passes(self, info: api.Info, words: Sequence[str]) -> bool:
-        """Every word is the status, or stands in one of its names, title or id; `!` is what wants a person."""
-        statuses = [word for word in words if word in WORDS]
-        if statuses and info.status not in statuses:
+    def _passes(self, info: api.Info, wanted: Sequence[str]) -> bool:
+        """Every word is the status, or stands in one of its names, title or id; `!` is what wants a person.
+
+        A session that waits for its workers is found as such, and by the status that it has all the same.
+        """
+        shown = {info.status, words.status(info, bool(self.waits(info)))}
+        statuses = {word for word in wanted if word in WORDS}
+        if statuses and not statuses & shown:
             return False
         text = " ".join(
             (
@@ -115,7 +121,11 @@ class Roster:
             )
         ).lower()
         return all(
-            word in statuses or (word == "!" and self.attention(info) != "") or word in text for word in words
+            word in statuses
+            or word in text
+            or (word == "!" and self.attention(info) != "")
+            or (len(word) >= BEGUN and any(status.startswith(word) for status in shown))
+            for word in wanted
         )
 
     def urgent(self) -> list[api.Info]:

@@ -28,6 +28,7 @@ COLOURS: Final[Mapping[Status, str]] = {  # names of the theme's colours
     "expired": "",
     "damaged": "error",
 }
+WAITING: Final = "waiting"  # in place of the status, of a session that waits for its workers
 EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -35,6 +36,11 @@ UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 def sign(info: api.Info) -> str:
     """The status as one sign."""
     return SIGNS[info.status]
+
+
+def status(info: api.Info, waits: bool) -> str:
+    """The status in a word, as every screen shows it."""
+    return WAITING if waits else info.status
 
 
 def bar(share: float, width: int) -> str:

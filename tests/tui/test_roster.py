@@ -49,6 +49,19 @@ def test_a_filter_takes_words_statuses_and_what_wants_a_person() -> None:
     assert ids(roster.rows(filter="nothing of it")) == []
 
 
+def test_a_status_is_found_by_its_beginning_too_and_one_that_waits_by_both_of_its_words() -> None:
+    roster = made(
+        info("aa", "stepping", title="Paint the fence", updated=times(1)),
+        info("bb", "stepping", title="A step back", updated=times(2), config=FAR),
+        info("cc", "failed", title="Step on", updated=times(3)),
+    )
+    assert ids(roster.rows(filter="step")) == ["cc", "bb", "aa"]
+    assert ids(roster.rows(filter="stepping")) == ["bb", "aa"]
+    assert ids(roster.rows(filter="waiting")) == ids(roster.rows(filter="wait")) == ["bb"]
+    assert ids(roster.rows(filter="fa")) == []
+    assert ids(roster.rows(filter="fai")) == ["cc"]
+
+
 def test_an_older_word_of_a_session_does_not_take_the_place_of_a_newer_one() -> None:
     roster = made(info("a", n=9))
     assert not roster.take(info("a", n=8, title="old"))

@@ -2,13 +2,14 @@
 
 from datetime import timedelta
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from textual.color import Color
 
 from daemon.client import ApiFailure
 from daemon.protocol import api
-from daemon.protocol.records import JSON, CallBody, Config, ErrorBody, WorkerRef
+from daemon.protocol.records import JSON, CallBody, Config, ErrorBody, Status, WorkerRef
 from tests.tui.daemonfake import FakeClient, info, stored, worker
 from tests.tui.driving import CLOCK, Driver, running
 from tui.screens.sessions import SessionsScreen
@@ -105,6 +106,30 @@ async def test_enter_or_a_second_click_opens(tmp_path: Path) -> None:
         assert table(on).cursor == "a1"
         await on.pilot.click(SessionTable, offset=(20, 3))
         await on.until(lambda: on.app.shown == "a1")
+
+
+@pytest.mark.parametrize("width", [80, 100])
+async def test_each_word_of_the_status_column_finds_the_rows_that_show_it(tmp_path: Path, width: int) -> None:
+    client = FakeClient()
+    far = Config("m/m", workers=(WorkerRef("gpu"),))
+    statuses = get_args(Status)
+    for n, status in enumerate(statuses):
+        client.add(info(f"a{n}", status, f"Number {n}"))
+    client.add(info("b0", "stepping", "Number far", config=far))
+    async with running(client, tmp_path, (width, 30)) as on:
+        await on.until(lambda: len(table(on).ids) == len(statuses) + 1)
+        await on.sees("UPDATED")
+        rows = [row.split() for row in on.text().split("\n") if "Number" in row]
+        words = {row[row.index("Number") + 1]: row[row.index("Number") - 1].rstrip("…") for row in rows}
+        assert len(words) == len(rows) == len(statuses) + 1
+        assert words["far"] == "waiting"
+        for title, word in words.items():
+            found = on.app.roster.rows(filter=word)
+            assert f"Number {title}" in [each.title for each in found]
+            assert all(words[each.title.split()[1]] == word or each.id == "b0" for each in found)
+        await on.press("slash")
+        await on.write("waiting")
+        await on.until(lambda: table(on).ids == ("b0",))
 
 
 async def test_a_filter_takes_words_and_statuses_and_goes_with_escape(tmp_path: Path) -> None:

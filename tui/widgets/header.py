@@ -47,9 +47,7 @@ class SessionHeader(Widget):
         first, second = Text(), Text()
         waiting = self._row.attention == "waiting"
         colour = "warning" if waiting else words.COLOURS[info.status]
-        first.append(
-            f"{words.sign(info)} {'waiting' if waiting else info.status}", self._style(colour, bold=True)
-        )
+        first.append(f"{words.sign(info)} {words.status(info, waiting)}", self._style(colour, bold=True))
         model = _short(line(info.config.model), width // 3)
         copy = f"  copy of {line(info.from_.session[:8])}" if info.from_ is not None and width >= WIDE else ""
         room = width - first.cell_len - cell_len(model) - len(copy) - 5

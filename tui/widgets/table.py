@@ -34,6 +34,7 @@ HEADS: Final[Mapping[Column, str]] = {
     "updated": "UPDATED",
 }
 WIDTHS: Final[Mapping[Column, int]] = {"status": 13, "context": 17, "updated": 8}
+WHOLE: Final = 15  # cells for every status whole, where there is room
 BAR: Final = 6  # cells of the context's bar
 NARROW: Final = 56  # columns below which a row is a sign, a title and an age
 MEDIUM: Final = 100
@@ -244,7 +245,7 @@ class SessionTable(ScrollView, can_focus=True):
         match name:
             case "status":
                 mark = "▌" if row.attention else " "
-                word = "waiting" if row.attention == "waiting" else info.status
+                word = words.status(info, row.attention == "waiting")
                 text = f"{mark}{words.sign(info)} {word}" if size > 3 else f"{mark}{words.sign(info)}"
                 colour = "warning" if row.attention == "waiting" else words.COLOURS[info.status]
                 return _fit(text, size), tinted(colour)
@@ -281,13 +282,16 @@ def _columns(width: int) -> list[tuple[Column, int]]:
     if width >= WIDE:
         names += ["workers"]
     names += ["context", "updated"]
-    rest = width - sum(WIDTHS.get(name, 0) for name in names)
+    fixed = {name: WIDTHS[name] for name in names if name in WIDTHS}
+    if width >= MEDIUM:
+        fixed["status"] = WHOLE
+    rest = width - sum(fixed.values())
     parts: dict[Column, int] = {"title": 10, "doing": 7, "model": 5, "workers": 4}
     shared: list[Column] = [name for name in names if name in parts]
     total = sum(parts[name] for name in shared)
     sizes = {name: rest * parts[name] // total for name in shared}
     sizes["title"] += rest - sum(sizes.values())
-    return [(name, WIDTHS.get(name) or sizes[name]) for name in names]
+    return [(name, fixed.get(name) or sizes[name]) for name in names]
 
 
 def _head(name: Column, size: int) -> str:
