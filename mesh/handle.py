@@ -18,6 +18,7 @@ from mesh.channel import Channel, Closed, close_all
 END_WAIT: Final = 5.0  # seconds from asking it to end to SIGKILL: WireGuard's process gets 4 of them
 EXAMINE_WAIT: Final = 20.0  # seconds for it to say what this machine has
 LOG_MAX: Final = 1 << 20  # bytes of a log above which the next start begins a new one
+LAST: Final = 400  # bytes at the end of a log that its last line is looked for in
 HELPER_LOG: Final = "helper.log"  # in the mesh's folder
 ENGINE_LOG: Final = "wireguard.log"
 
@@ -41,10 +42,13 @@ class HelperGone(HelperError):
 class Handle:
     """Make with `start`, end with `close`. Requests may run at the same time; each gets its own answer."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", channel: Channel, log: Path) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", pidfd: int, channel: Channel, log: Path, before: int
+    ) -> None:
         self._process = process
         self._channel = channel
         self._log = log
+        self._before = before  # bytes of the log that are of earlier helpers
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
         self._reason = ""
@@ -52,7 +56,7 @@ class Handle:
         self.ended = asyncio.Event()
         self.pid = process.pid
         self._exited = asyncio.Event()
-        self._pidfd = os.pidfd_open(process.pid)
+        self._pidfd = pidfd
         asyncio.get_running_loop().add_reader(self._pidfd, self._reaped)
 
     @classmethod
@@ -64,31 +68,39 @@ class Handle:
         Raises HelperError.
         """
         log = folder / HELPER_LOG
-        output = await asyncio.to_thread(_open_log, log)
-        channel, theirs = Channel.pair()
         command = [*launcher, *helper.BEGIN, "start", msgspec.json.encode(start).decode()]
-        try:
-            process = subprocess.Popen(  # noqa: ASYNC220 - it returns when the program runs
-                command,
-                stdin=theirs.fileno(),
-                stdout=output,
-                stderr=output,
-                pass_fds=keep,
-                # A Ctrl-C for us is none for it: it ends when we do. Not a session of its own, which Linux's scheduler
-                # treats as one user among several: on a busy machine WireGuard lost 40 % of its throughput by that.
-                process_group=0,
-                cwd="/",
-                env=_environ(),
-            )
-        except OSError as error:
-            channel.close()
-            raise HelperError(
-                f"{command[0]} cannot be started: {error.strerror}", error.errno or 0
-            ) from error
-        finally:
-            theirs.close()
-            os.close(output)
-        return cls(process, channel, log)
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            doing = f"{log} cannot be written"
+            try:
+                output = await asyncio.to_thread(_open_log, log)
+                theirs.callback(os.close, output)
+                before = os.fstat(output).st_size
+                doing = "the mesh's helper gets no channel"
+                channel, other = Channel.pair()
+                theirs.callback(other.close)
+                ours.callback(channel.close)
+                doing = f"{command[0]} cannot be started"
+                process = subprocess.Popen(  # noqa: ASYNC220 - it returns when the program runs
+                    command,
+                    stdin=other.fileno(),
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=keep,
+                    # A Ctrl-C for us is none for it: it ends when we do. Not a session of its own, which Linux's
+                    # scheduler treats as one user among several: on a busy machine WireGuard lost 40 % of its
+                    # throughput by that.
+                    process_group=0,
+                    cwd="/",
+                    env=_environ(),
+                )
+                ours.callback(process.wait)
+                ours.callback(process.kill)  # runs first
+                doing = "the mesh's helper cannot be watched"
+                pidfd = os.pidfd_open(process.pid)
+            except OSError as error:
+                raise HelperError(f"{doing}: {error.strerror}", error.errno or 0) from error
+            ours.pop_all()
+        return cls(process, pidfd, channel, log, before)
 
     async def run(self) -> None:
         """Take answers until the helper ends; run it in a task."""
@@ -97,7 +109,10 @@ class Handle:
                 body, fds = await self._channel.receive()
                 self._take(verbs.answer(body), fds)
         except (Closed, msgspec.MsgspecError) as error:
-            self._reason = self._reason or f"{error} (log: {self._log})"
+            if not self._reason:
+                last = await asyncio.to_thread(_last_line, self._log, self._before)
+                more = last and f", and its last word was: {last}"
+                self._reason = f"{error}{more} (log: {self._log})"
         finally:
             self.ended.set()
             for waiting in self._waiting.values():
@@ -134,6 +149,7 @@ class Handle:
             await self._channel.send(verbs.encode(request), fds)
             return await waiting.answers
         except Closed:
+            waiting.answers.cancel()  # or what it fails with would be nobody's
             await self.ended.wait()  # what it said at last is read by then
             raise self._gone() from None
         except asyncio.CancelledError:
@@ -201,10 +217,23 @@ def _environ() -> dict[str, str]:
 
 
 def _open_log(path: Path) -> int:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # somebody may have tidied up
     with contextlib.suppress(OSError):
         if path.stat().st_size > LOG_MAX:
             path.replace(path.with_name(f"{path.name}.1"))
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def _last_line(path: Path, start: int) -> str:
+    """Of what a log has from `start` on, in bytes; empty where there is nothing."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(start, path.stat().st_size - LAST))
+            lines = file.read(LAST).decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    shown = ["".join(filter(str.isprintable, line)).strip() for line in lines]
+    return next((line for line in reversed(shown) if line), "")
 
 
 async def examine(backend: picking.Backend, port: int, launcher: Sequence[str] = ()) -> picking.Choice:

@@ -182,6 +182,9 @@ class Node:
         except HelperError as error:
             await self._close_handle()
             raise MeshError(str(error)) from error
+        except OSError as error:  # as of a port that cannot be listened at again, or too many open files
+            await self._close_handle()
+            raise MeshError(f"the mesh's interface cannot be set up: {error.strerror or error}") from error
         except BaseException:
             await self._close_handle()
             raise

@@ -6,12 +6,13 @@ import os
 import platform
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
 from daemon.worker import keeper, smallfiles, station, tunnel
 from daemon.worker.tunnel import Tunnel
-from mesh import asking, identity, token
+from mesh import asking, identity, keys, token
 from mesh.asking import NotReached, Refused
 from mesh.identity import Membership as Membership
 from mesh.identity import PrivateFileError
@@ -93,7 +94,7 @@ async def join(scratch: Path, asked: Token, name: str, release: str) -> Membersh
         return found
     try:
         if kept is not None and (kept.removed or kept.fingerprint != asked.fingerprint):
-            await asyncio.to_thread(identity.forget, scratch / FOLDER)
+            await asyncio.to_thread(_forget, scratch)
         pair = await asyncio.to_thread(_own_key, scratch)
         facts = Facts(socket.gethostname(), platform.system().lower(), platform.machine(), release, name)
         made = await asking.join(asked, facts, pair, os.environ, tell=_tell_again)
@@ -118,9 +119,21 @@ def _own_key(scratch: Path) -> Pair:
     return identity.pair(scratch / FOLDER)
 
 
+def _forget(scratch: Path) -> None:
+    """Be nobody there, and nobody's: what the link said of itself would be taken for a `--connect` worker's.
+
+    Raises PrivateFileError.
+    """
+    with suppress(OSError):
+        (scratch / station.STATE).unlink()
+    identity.forget(scratch / FOLDER)
+
+
 def _check_new(scratch: Path) -> None:
     said = smallfiles.read(scratch / station.STATE, station.State)
-    if said is not None:
+    if (
+        said is not None and not (scratch / FOLDER / keys.WIREGUARD).exists()
+    ):  # else its membership was moved away
         raise JoinError(
             f"{scratch} is the folder of the worker {said.name}, which dials {said.harness}: give this one a folder "
             "of its own with --scratch FOLDER",
@@ -135,7 +148,7 @@ async def _as_it_stands(scratch: Path, kept: Membership) -> Membership | None:
         told, answer, place = await asking.stand(kept, pair, os.environ)
         if answer is None:
             if told.state == "removed":
-                await asyncio.to_thread(identity.forget, scratch / FOLDER)
+                await asyncio.to_thread(_forget, scratch)
             return None
         renewed = asking.renewed(kept, answer, place)
         if renewed != kept:
@@ -182,10 +195,9 @@ async def leave(scratch: Path, force: bool) -> tuple[Membership, str]:
             untold = str(error)
     await station.end(scratch)
     try:
-        await asyncio.to_thread(identity.forget, scratch / FOLDER)
+        await asyncio.to_thread(_forget, scratch)
     except PrivateFileError as error:
         raise JoinError(str(error)) from None
-    await asyncio.to_thread((scratch / station.STATE).unlink, missing_ok=True)
     return kept, untold
 
 

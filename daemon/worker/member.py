@@ -48,6 +48,7 @@ GREET_EVERY: Final = (
     10.0  # seconds between two handshakes out of turn: what is lost meanwhile is another thing
 )
 UP_AGAIN: Final = 5.0  # seconds until an interface is tried again that could not be made anew
+MAKING: Final = "the mesh's interface is being made"
 UNKNOWN: Final = (  # join.sh looks for its beginning
     "; it does not know this machine: it has lost its registry, or is an older copy. To join anew, end this worker and "
     "use a token of `outrider token new` there"
@@ -121,7 +122,7 @@ class Member:
         self._launcher = launcher
         self._lent = lent
         self._up: _Up | None = None
-        self._why = "the mesh's interface is being made"
+        self._why = MAKING
         self._renewed = asyncio.Event()
         self._over = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
@@ -154,7 +155,10 @@ class Member:
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """The interface, while the context is open. Raises CannotWork where it cannot be made at first."""
+        """The interface, while the context is open; one that cannot be made is tried again for ever.
+
+        Raises CannotWork where this machine lacks what it takes, or its key cannot be read, as it begins.
+        """
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         async with AsyncExitStack() as stack:
             try:
@@ -192,13 +196,16 @@ class Member:
                         first.set_result(None)
                     await self._renewed.wait()
                     log.info("the mesh is set up anew: the harness says other things by now")
-            except MeshError as error:
+            except (MeshError, PrivateFileError) as error:
+                # A machine that boots may have no network yet, and whoever started us does not look any more.
+                if not first.done() and isinstance(error, MeshOff | PrivateFileError):
+                    first.set_exception(CannotWork(str(error)))
+                    return
+                if self._why != str(error):
+                    log.error("the mesh cannot be set up, it is tried again: %s", error)
                 self._why = str(error)
                 if not first.done():
-                    more = "" if isinstance(error, MeshOff) else f" (logs: {self._folder / NODE})"
-                    first.set_exception(CannotWork(f"{error}{more}"))
-                    return
-                log.error("the mesh cannot be set up, it is tried again: %s", error)
+                    first.set_result(None)
                 await asyncio.sleep(UP_AGAIN)
             finally:
                 self._up = None
@@ -211,10 +218,7 @@ class Member:
     async def _opened(self) -> AsyncIterator[_Up]:
         membership = self._membership
         answer = membership.answer
-        try:
-            pair = await asyncio.to_thread(identity.pair, self._folder)
-        except PrivateFileError as error:
-            raise MeshError(str(error)) from error
+        pair = await asyncio.to_thread(identity.pair, self._folder)
         wanted = worker_wanted(answer, pair, mtu=min(self._mtu or answer.mtu, answer.mtu))
         node = Node(
             wanted,
@@ -237,7 +241,9 @@ class Member:
         """A connection to the harness's control port. Raises link.Gone."""
         up = self._up
         if up is None:
-            raise link.Gone(self._why)
+            if self._why != MAKING:
+                self._wonder()
+            raise link.Gone(f"{self._why}{self._unknown}")
         try:
             async with asyncio.timeout(POINTED):
                 await up.spoke.pointed.wait()

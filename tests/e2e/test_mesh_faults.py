@@ -120,6 +120,32 @@ def test_an_expired_and_a_revoked_token_are_refused_with_what_to_do(hub: Housed,
         assert "Traceback" not in said.stderr
 
 
+@pytest.mark.parametrize("hears", [True, False])
+async def test_a_machine_that_was_removed_may_try_one_token_after_another(
+    hub: Housed, gpu: Joiner, hears: bool
+) -> None:
+    used = await away(token, hub)
+    await away(gpu.start, used)
+    await connected(hub, "gpu-1")
+    assert gpu.process is not None
+    if not hears:
+        assert await away(gpu.stop) == 0
+    await away(hub.ok, "worker", "remove", "gpu-1", "-y")
+    if hears:
+        assert await away(gpu.process.wait, 30) == 3
+    for _ in range(2):
+        said = await away(gpu.verb, "--join", "-", "--name", "gpu-1", *gpu.as_root, input=used)
+        assert (said.returncode, "this token joins no more machines" in said.stderr) == (3, True), said.stderr
+    await away(gpu.start, await away(token, hub))
+    await connected(hub, "gpu-1")
+
+    kept = gpu.home / ".local/state/outrider/workers/gpu-1/mesh/membership.json"
+    assert await away(gpu.stop) == 0
+    kept.unlink()  # as is said where it is damaged
+    await away(gpu.start, await away(token, hub))
+    await connected(hub, "gpu-1")
+
+
 def processes(mark: str, program: str) -> list[int]:
     """Those with this in their arguments, whose program is called so."""
     found = []

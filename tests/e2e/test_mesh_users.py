@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.members import DOES, ROOT, Joiner, connected, does, joiner
+from tests.e2e.members import DOES, ROOT, Joiner, connected, does, joiner, until
 from tests.e2e.meshing import Housed
 from tests.mesh.lab import Lab, gone, needs, readable_tree, run
 from tests.mesh.star import BACKEND, programs
@@ -142,7 +142,8 @@ async def test_root_without_a_word_on_users_is_told_what_to_say(gpu: Joiner) -> 
         assert (said.returncode, words in said.stderr) == (2, True), said.stderr
 
 
-async def test_an_ordinary_users_worker_joins_and_runs_code(hub: Housed, gpu: Joiner) -> None:
+async def _have_no_root(gpu: Joiner) -> None:
+    """Have the machine's worker be an ordinary user's."""
     needs("setpriv", "pasta")
     if BACKEND != "wireguard-go":
         pytest.skip("runs on the host")
@@ -152,6 +153,32 @@ async def test_an_ordinary_users_worker_joins_and_runs_code(hub: Housed, gpu: Jo
         pytest.skip(f"no user namespaces here: {done.stderr.decode().strip()}")
     gpu.launcher = (*gpu.launcher, "sh", "-ec", BECOME, "sh")
     gpu.as_root = ()
+
+
+async def test_a_worker_that_is_started_before_the_network_waits_for_it(
+    lab: Lab, hub: Housed, gpu: Joiner
+) -> None:
+    await _have_no_root(gpu)
+    token = (await away(hub.json, "token", "new"))["token"]
+    await away(gpu.start, token)
+    await connected(hub, "gpu-1")
+    assert await away(gpu.stop) == 0
+
+    lab.sh("gpu-1", "ip route del default")
+    await away(gpu.start)
+    said = await until(
+        lambda: text if "last word" in (text := gpu.verb("status").stdout) else "",
+        "it says what it waits for",
+    )
+    assert "External interface not usable" in said, said
+    lab.route("gpu-1", "default", HUB)
+    await connected(hub, "gpu-1")
+    assert (await away(does, hub, "gpu-1", "id -u")).strip() == "61977"
+    assert (await away(gpu.verb, "leave")).returncode == 0
+
+
+async def test_an_ordinary_users_worker_joins_and_runs_code(hub: Housed, gpu: Joiner) -> None:
+    await _have_no_root(gpu)
     token = (await away(hub.json, "token", "new"))["token"]
     await away(gpu.start, token)
     await connected(hub, "gpu-1")

@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import contextlib
+import errno
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -135,6 +137,43 @@ async def test_a_helper_that_is_killed_is_replaced_and_connections_go_on(star: S
         async with calling(far, echo.port) as line:
             await line.say()
         assert len(echo.came) == 2
+
+
+async def test_a_helper_is_replaced_though_its_folder_is_gone_or_in_the_way_for_a_while(star: Star) -> None:
+    worker = star.worker("w")
+    async with star.hub_node() as hub, star.worker_node(worker) as far, echoing(hub) as echo:
+        folder = star.folder / "w"
+        shutil.rmtree(folder)
+        old = far.pid
+        os.kill(old, signal.SIGKILL)
+        await far.state()
+        assert far.pid != old
+        assert (folder / "helper.log").exists()
+
+        shutil.rmtree(folder)
+        folder.write_text("in the way")
+        os.kill(far.pid, signal.SIGKILL)
+        with structlog.testing.capture_logs() as logs:
+            while not any("cannot be written" in log.get("why", "") for log in logs):  # noqa: ASYNC110 - tells nobody
+                await asyncio.sleep(0.01)
+        folder.unlink()
+        async with calling(far, echo.port) as line:
+            await line.say()
+
+
+async def test_where_there_are_no_descriptors_for_a_helper_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("os.pidfd_open", none)
+    wanted = Wanted(private=pair()[0], address=IPv6Interface("fd5e::1/48"), peers={})
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(MeshError, match="cannot be watched: Too many open files"):
+        async with Node(wanted, folder=tmp_path, launcher=["sleep", "60", ";"]):
+            pass
+    assert os.listdir("/proc/self/fd") == before
 
 
 async def test_where_the_namespace_is_lost_listeners_are_handed_over_again(star: Star) -> None:
@@ -417,6 +456,14 @@ async def test_a_helper_that_cannot_be_started_is_named(tmp_path: Path) -> None:
     with pytest.raises(MeshError, match=r"helper has ended.*helper\.log"):
         async with Node(wanted, folder=tmp_path, launcher=["true"]):
             pass
+    says = ["sh", "-c", "echo no way out >&2; echo", "sh"]
+    with pytest.raises(MeshError, match=r"helper has ended.*its last word was: no way out \(log: "):
+        async with Node(wanted, folder=tmp_path, launcher=says):
+            pass
+    with pytest.raises(MeshError) as told:
+        async with Node(wanted, folder=tmp_path, launcher=["true"]):
+            pass
+    assert "no way out" not in str(told.value)  # that was another one's
 
 
 def test_interfaces_of_two_folders_have_different_short_names(tmp_path: Path) -> None:
