@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from daemon.asked import Language, call, so_far
 from daemon.plain import MAX_CHARS, count, line, printed, safe, seconds, size, tokens
-from daemon.protocol import records
+from daemon.protocol import api, records
 from daemon.protocol.api import Delta
 from daemon.protocol.records import Config, Header, Record, Usage
 
@@ -273,6 +273,15 @@ def limits_in_words(config: Config) -> str:
     return ", ".join(
         f"${value:,.10g} cost" if name == "cost" else f"{value:,.10g} {name}" for name, value in found.items()
     )
+
+
+def key_in_words(provider: api.ProviderInfo) -> str:
+    """`yes`, `missing` where it is not where it should be, `none` where it takes one, `-` where it may need none."""
+    if provider.problem:
+        return "missing"
+    if provider.has_key:
+        return "yes"
+    return "none" if "key" in provider.asks and not provider.url and provider.kind not in api.SIGNED else "-"
 
 
 class Streamed(Struct):

@@ -67,9 +67,10 @@ def places() -> list[keymap.Place]:
     from tui.screens.confirm import Confirm
     from tui.screens.help import HelpScreen
     from tui.screens.new import NewScreen
+    from tui.screens.provider import KeyDialog
     from tui.screens.session import SessionScreen
     from tui.screens.sessions import SessionsScreen
-    from tui.screens.settings import KeyDialog, KeysScreen, SettingsScreen
+    from tui.screens.settings import KeysScreen, SettingsScreen
     from tui.screens.tokens import MadeTokenDialog, NewTokenDialog, TokensScreen
     from tui.screens.workers import WorkersScreen
     from tui.widgets.composer import Composer

@@ -359,12 +359,16 @@ class ModelInfo(Struct, frozen=True, omit_defaults=True):
     price: Price | None = None
 
 
+Asked = Literal["key", "url", "region"]  # fields of PUT /providers/{name} that somebody is asked for
+
+
 class ProviderInfo(Struct, frozen=True):
     """A provider: where it is asked (empty: the vendor's own address) and whether it has a key, never the key.
 
     `served` is False for one of a kind that this release cannot speak with. `key_from`: where the key is when no file
     of the daemon's has it, `env:VARIABLE` or `keyring:NAME`; `problem`: why it cannot be had there. `asking`: its
-    server is being asked which models it has, and `models` are those known before.
+    server is being asked which models it has, and `models` are those known before. `region`: empty where none is
+    known. `asks`: what sets one of its kind up.
     """
 
     name: str
@@ -376,13 +380,25 @@ class ProviderInfo(Struct, frozen=True):
     key_from: str = ""
     problem: str = ""
     asking: bool = False
+    region: str = ""
+    asks: tuple[Asked, ...] = ("key",)
+
+
+class Offer(Struct, frozen=True):
+    """A provider that is not set up and could be, by this name, with one of what it `asks` for, or with more."""
+
+    name: str
+    asks: tuple[Asked, ...]
 
 
 class Providers(Struct, frozen=True):
-    """Answer to GET /providers. `default`: the model of a session for which none is named."""
+    """Answer to GET /providers. `default`: the model of a session for which none is named. `offered`: whom else there
+    could be.
+    """
 
     default: str
     providers: tuple[ProviderInfo, ...]
+    offered: tuple[Offer, ...] = ()
 
 
 class ProviderSetting(Struct, frozen=True, forbid_unknown_fields=True):

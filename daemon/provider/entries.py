@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from msgspec import structs
 
 from daemon.config import ConfigError, ProviderEntry
+from daemon.protocol import api
 from daemon.provider import anthropic, aws, google, openai_chat
 
 OPENAI: Final = "openai"
@@ -16,6 +17,7 @@ CHAT: Final = "openai-chat"
 BASE_URL: Final = "OPENAI_BASE_URL"  # as clients of the wire have it: any server's address
 API_KEY: Final = "OPENAI_API_KEY"
 MODEL: Final = "OPENAI_MODEL"  # the one to begin with, of those that this server has
+BEDROCK: Final = "bedrock"
 REHEARSAL: Final = "rehearsal"
 _ALL: Final = frozenset({"url", "key", "key_from", "headers"})
 MEANS: Final[Mapping[str, frozenset[str]]] = {  # the fields that say something to a provider of a kind
@@ -25,6 +27,14 @@ MEANS: Final[Mapping[str, frozenset[str]]] = {  # the fields that say something 
     "google": _ALL,
     "bedrock": _ALL | {"region", "quirks"},
     "rehearsal": frozenset(),
+}
+ASKS: Final[Mapping[str, tuple[api.Asked, ...]]] = {  # what sets a provider of a kind up, in a form's order
+    "anthropic": ("key",),
+    "openai": ("key",),
+    "openai-chat": ("url", "key"),
+    "google": ("key",),
+    "bedrock": ("region", "key"),
+    "rehearsal": (),
 }
 OWN: Final[Mapping[str, str]] = {"anthropic": anthropic.URL, "google": google.URL, OPENAI: openai_chat.URL}
 CARRIERS: Final = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key"})  # headers with a key
@@ -36,8 +46,10 @@ def with_environment(
     """The entries, and those that the environment's address and key make: OpenAI with its two wires, or where the
     address is another server's, which mostly has but the older one, that alone.
 
-    Its key goes nowhere but to its own address: an entry with an address has its own key, or none.
+    Its key goes nowhere but to its own address: an entry with an address has its own key, or none. An entry of Bedrock
+    gets the region of the environment, or of the profile's file, which is read: not for the loop.
     """
+    entries = {name: _with_region(name, entry, env) for name, entry in entries.items()}
     url, key = env.get(BASE_URL, "").strip(), sendable(API_KEY, env.get(API_KEY, ""))
     url = address(BASE_URL, url) if url else ""
     entries = _with_openai(entries, url, key)
@@ -46,6 +58,12 @@ def with_environment(
         return entries
     filled = structs.replace(entry, url=url or openai_chat.URL, key=entry.key or key)
     return {**entries, CHAT: filled}
+
+
+def _with_region(name: str, entry: ProviderEntry, env: Mapping[str, str]) -> ProviderEntry:
+    if (entry.kind or name) != BEDROCK:
+        return entry
+    return structs.replace(entry, region=entry.region.strip() or aws.region(env))
 
 
 def _with_openai(entries: Mapping[str, ProviderEntry], url: str, key: str) -> Mapping[str, ProviderEntry]:
@@ -73,14 +91,13 @@ def _vendors(own: str, url: str) -> bool:
     return host == vendor or host.endswith(f".{vendor}")
 
 
-def can_answer(name: str, entry: ProviderEntry, env: Mapping[str, str]) -> bool:
+def can_answer(name: str, entry: ProviderEntry) -> bool:
     """Whether a request may be answered, as far as can be told without one: at its vendor's own address it needs a
-    key, or what signs for it and a region; a server of one's own may need nothing. Reads a file: not for the loop.
+    key, or what signs for it and a region; a server of one's own may need nothing.
     """
     kind, url, keyed = entry.kind or name, entry.url.strip(), bool(entry.key.strip())
-    if kind == "bedrock":
-        region = entry.region.strip() or aws.region(env)
-        return bool(region or (keyed and url)) and (keyed or find_spec("botocore") is not None)
+    if kind == BEDROCK:
+        return bool(entry.region or (keyed and url)) and (keyed or find_spec("botocore") is not None)
     carried = any(entry.headers[header].strip() for header in entry.headers if header.lower() in CARRIERS)
     return keyed or carried or bool(url and not _vendors(OWN.get(kind, openai_chat.URL), url))
 

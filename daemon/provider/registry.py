@@ -73,7 +73,7 @@ def build(
             case "google":
                 built[name] = _google(name, entry)
             case "bedrock":
-                built[name] = _bedrock(name, entry, env)
+                built[name] = _bedrock(name, entry)
             case "rehearsal":
                 built[name] = Rehearsal(script.names(folder), folder=folder, speed=_speed(env), name=name)
             case _:
@@ -145,7 +145,7 @@ class Registry:
         self.entries = with_environment(entries, environ)
         self.providers = build(entries, folder, environ, missing)
         self._unable = frozenset(missing or ()) | {
-            name for name, entry in self.entries.items() if not can_answer(name, entry, environ)
+            name for name, entry in self.entries.items() if not can_answer(name, entry)
         }
         self._unserved = {
             name: entry.kind or name for name, entry in self.entries.items() if name not in self.providers
@@ -227,9 +227,9 @@ def _google(name: str, entry: ProviderEntry) -> Provider:
     return Google(name, url=url, key=key, headers=headers, known=known, lists=not entry.models)
 
 
-def _bedrock(name: str, entry: ProviderEntry, env: Mapping[str, str]) -> Provider:
+def _bedrock(name: str, entry: ProviderEntry) -> Provider:
     where = f"providers.{name}"
-    region = entry.region.strip() or aws.region(env)
+    region = entry.region.strip()
     if region and not re.fullmatch(r"[a-z0-9-]+", region):
         raise ConfigError(f"{where}.region: {region!r} is no region; write it as in us-east-1")
     url = entry.url or (endpoint(region) if region else "")

@@ -18,6 +18,7 @@ from daemon.protocol import api
 from daemon.provider import probing, scanning
 from daemon.provider.asking import Asking
 from daemon.provider.base import Model, Provider, ProviderError
+from daemon.provider.entries import ASKS
 from daemon.provider.listing import LIMIT
 from daemon.provider.registry import Registry
 
@@ -102,9 +103,10 @@ class Providers:
             await self._asking.wait(wait)
 
     def describe(self) -> api.Providers:
-        """All that is to be known of them; no key."""
+        """All that is to be known of them, and who could be set up beside them; no key."""
         names = dict.fromkeys([*self._registry.providers, *self._entries])
-        return api.Providers(self.default(), tuple(map(self._info, names)))
+        offered = (api.Offer(kind, asks) for kind, asks in ASKS.items() if kind not in names)
+        return api.Providers(self.default(), tuple(map(self._info, names)), tuple(offered))
 
     async def set(self, name: str, setting: api.ProviderSetting) -> api.ProviderInfo:
         """Set one up, on disk and for requests that begin from now on.
@@ -201,9 +203,10 @@ class Providers:
     def _info(self, name: str) -> api.ProviderInfo:
         entry = self._entries.get(name, ProviderEntry())
         provider = self._registry.providers.get(name)
+        kind = entry.kind or name
         return api.ProviderInfo(
             name=name,
-            kind=entry.kind or name,
+            kind=kind,
             url=_shown(entry.url),
             has_key=bool(entry.key),
             served=provider is not None,
@@ -214,6 +217,8 @@ class Providers:
             key_from=entry.key_from,
             problem=self._missing.get(name, ""),
             asking=self._asking is not None and self._asking.pending(name),
+            region=entry.region,
+            asks=ASKS.get(kind, ("key",)),
         )
 
 

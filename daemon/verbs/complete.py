@@ -45,11 +45,12 @@ def workers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 
 
 def providers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of providers."""
+    """Names of providers, also of those that could be set up."""
     found = _ask(ctx, lambda client: client.providers(0))
-    return (
-        [] if found is None else _beginning(incomplete, [(each.name, each.kind) for each in found.providers])
-    )
+    if found is None:
+        return []
+    there = [(each.name, each.kind) for each in found.providers]
+    return _beginning(incomplete, there + [(each.name, "not set up") for each in found.offered])
 
 
 def tokens(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

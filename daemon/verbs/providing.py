@@ -12,6 +12,7 @@ from daemon.plain import count, line, seconds, tokens
 from daemon.protocol import api
 from daemon.verbs.reach import FAILED, OK, USAGE, VerbError, Where, connect, note, say, say_json
 from daemon.verbs.tables import table
+from daemon.view import key_in_words
 
 MAX_KEY: Final = 10_000  # characters of a provider's key; the longest are tokens of a few thousand
 LISTS: Final = 3.0  # seconds servers have to list their models, for somebody who asked for nothing else
@@ -76,9 +77,10 @@ def _takes(types: Sequence[str]) -> str:
 
 
 async def providers(place: Where, json: bool) -> int:
-    """The providers the daemon knows."""
+    """The providers the daemon knows, and who could be set up beside them."""
     async with connect(place) as client:
-        found = (await client.providers()).providers
+        said = await client.providers()
+    found = said.providers
     if json:
         say_json(found)
         return OK
@@ -99,24 +101,21 @@ async def providers(place: Where, json: bool) -> int:
     for provider in found:
         if provider.problem:
             note(f"{line(provider.name)} has no key: {line(provider.problem, 500)}")
+    if said.offered:
+        names = ", ".join(line(one.name) for one in said.offered)
+        note(f"not set up yet: {names}; `outrider providers set NAME` asks for a key")
     return OK
 
 
 def _key(provider: api.ProviderInfo) -> str:
-    if provider.problem:
-        return "missing"
-    return f"yes{_whence(provider)}" if provider.has_key else "none" if _wants_key(provider) else "-"
+    said = key_in_words(provider)
+    return f"{said}{_whence(provider)}" if said == "yes" else said
 
 
 def _whence(provider: api.ProviderInfo) -> str:
     """Where its key is, when that is no file of the daemon's."""
     kind, _, name = provider.key_from.partition(":")
     return {"env": f", ${line(name)}", "keyring": ", in the keyring"}.get(kind, "")
-
-
-def _wants_key(provider: api.ProviderInfo) -> bool:
-    """Whether it cannot answer without a key; a server of one's own may, and one whose requests are signed."""
-    return provider.kind not in ("rehearsal", *api.SIGNED) and not provider.url
 
 
 async def test_provider(place: Where, name: str, json: bool) -> int:

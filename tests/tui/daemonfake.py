@@ -161,7 +161,12 @@ class FakeClient(Client):
         await self._there()
         return api.Providers(
             MODEL,
-            (api.ProviderInfo("rehearsal", "rehearsal", "", False, True, (api.ModelInfo(MODEL, 10_000),)),),
+            (
+                api.ProviderInfo(
+                    "rehearsal", "rehearsal", "", False, True, (api.ModelInfo(MODEL, 10_000),), asks=()
+                ),
+            ),
+            (api.Offer("anthropic", ("key",)), api.Offer("bedrock", ("region", "key"))),
         )
 
     async def post(self, id: str, parts: Sequence[api.Part], via: str, key: str = "") -> int:

@@ -31,12 +31,38 @@ SMALL, LARGE = (80, 24), (160, 45)
 
 
 class Providers(FakeProviders):
-    """`kind`: of the one provider; a rehearsal takes no key."""
+    """`kind`: of the one provider; a rehearsal takes no key. `problem`: of its key. `offered`: whom else there could
+    be; one that is set is there from then on, and gives the default model.
+    """
 
     kind = "rehearsal"
+    problem = ""
+    offered: tuple[api.Offer, ...] = ()
+
+    def describe(self) -> api.Providers:
+        new = [self._info(name) for name, _ in self.settings if name != "rehearsal"]
+        offered = tuple(one for one in self.offered if one.name not in {info.name for info in new})
+        default = f"{new[0].name}/best" if new else "rehearsal/tour"
+        return api.Providers(default, (*new, self._info("rehearsal")), offered)
 
     def _info(self, name: str) -> api.ProviderInfo:
-        return msgspec.structs.replace(super()._info(name), kind=self.kind)
+        info = super()._info(name)
+        if name == "rehearsal":
+            asks: tuple[api.Asked, ...] = () if self.kind == "rehearsal" else ("key",)
+            return msgspec.structs.replace(info, kind=self.kind, problem=self.problem, asks=asks)
+        given: dict[str, str] = {}
+        for setting in (setting for other, setting in self.settings if other == name):
+            given |= msgspec.to_builtins(setting)
+        (asks,) = (one.asks for one in self.offered if one.name == name)
+        return msgspec.structs.replace(
+            info,
+            kind=name,
+            has_key=bool(given.get("key")),
+            models=(api.ModelInfo(f"{name}/best"), api.ModelInfo(f"{name}/next")),
+            url=given.get("url", ""),
+            region=given.get("region", ""),
+            asks=asks,
+        )
 
 
 class Daemon:

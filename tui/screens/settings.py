@@ -5,18 +5,19 @@ from typing import ClassVar, Final
 import msgspec
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from daemon.client import ApiFailure
 from daemon.plain import line
 from daemon.protocol import api
+from daemon.view import key_in_words
 from tui import keymap, places
 from tui.keymap import key
 from tui.messages import RosterChanged
-from tui.screens.base import DaemonScreen, Dialog
+from tui.screens.base import DaemonScreen
+from tui.screens.provider import KeyDialog
 from tui.widgets.banner import Banner
 from tui.widgets.hints import Hints
 from tui.widgets.models import ModelList
@@ -26,7 +27,7 @@ from tui.workertext import Tone
 
 HEAD: Final = ("PROVIDER", "KEY", "MODELS", "KIND", "ADDRESS")
 KEYS_HEAD: Final = ("ID", "KEYS", "WHAT", "WHERE")
-REHEARSAL: Final = "rehearsal"  # the kind of a provider that asks nobody
+TONES: Final[dict[str, Tone]] = {"yes": "good", "none": "warn", "missing": "bad", "-": "dim"}  # of KEY
 CHANGE: Final = (
     "outrider.toml changes them, from the next start on: [tui.keys], then 'ID' = 'key', or '' for none"
 )
@@ -50,7 +51,7 @@ class SettingsScreen(DaemonScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._providers: dict[str, api.ProviderInfo] = {}
+        self._providers: dict[str, api.ProviderInfo | api.Offer] = {}
 
     def compose(self) -> ComposeResult:
         prefs, given = self.outrider.prefs, self.outrider.given
@@ -108,17 +109,20 @@ class SettingsScreen(DaemonScreen):
         found = await self.outrider.client.providers()
         if not self.is_attached:
             return
-        self._providers = {one.name: one for one in found.providers}
-        self.query_one(NamedRows).show([_row(one) for one in found.providers])
-        default = f"new sessions have {line(found.default)} where none is named" if found.default else ""
-        self.query_one("#said", Static).update(default)
+        self._providers = {one.name: one for one in found.offered}
+        self._providers |= {one.name: one for one in found.providers}
+        real, others = ([one for one in found.providers if bool(one.asks) is asks] for asks in (True, False))
+        self.query_one(NamedRows).show([*map(_row, real), *map(_offer, found.offered), *map(_row, others)])
+        said = [f"new sessions have {line(found.default)} where none is named"] if found.default else []
+        said += [f"{line(one.name)}: {line(one.problem, 500)}" for one in found.providers if one.problem]
+        self.query_one("#said", Static).update("\n".join(said))
 
     def on_data_table_row_selected(self) -> None:
         self.action_set_key()
 
     def action_set_key(self) -> None:
         provider = self._providers.get(self.query_one(NamedRows).named)
-        if provider is not None and provider.kind == REHEARSAL:
+        if provider is not None and not provider.asks:
             self.outrider.tell(f"{line(provider.name)} plays from a script and needs no key")
         elif provider is not None:
             self.app.push_screen(KeyDialog(provider))
@@ -142,73 +146,17 @@ class SettingsScreen(DaemonScreen):
 
 
 def _row(provider: api.ProviderInfo) -> Line:
-    known = "yes" if provider.has_key else "-"
+    known = key_in_words(provider)
     models = str(len(provider.models)) if provider.served else "not served"
-    cells = (
-        line(provider.name),
-        known,
-        models,
-        line(provider.kind),
-        line(provider.url) or ("-" if provider.kind == REHEARSAL else "the vendor's own"),
-    )
-    return Line(provider.name, cells, ((1, "good" if provider.has_key else "dim"),))
+    vendors = "no region" if "region" in provider.asks else "the vendor's own" if provider.asks else "-"
+    where = line(provider.url) or line(provider.region) or vendors
+    cells = (line(provider.name), known, models, line(provider.kind), where)
+    return Line(provider.name, cells, ((1, TONES[known]),))
 
 
-class KeyDialog(Dialog[None]):
-    """A provider's key goes in and is shown nowhere, here neither."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        key("provider-key.leave", "escape", "dismiss", "Leave it", show=True),
-    ]
-    DEFAULT_CSS = """
-    KeyDialog { align: center middle; }
-    KeyDialog #wrong { color: $text-error; height: auto; }
-    """
-
-    def __init__(self, provider: api.ProviderInfo) -> None:
-        super().__init__()
-        self._provider = provider
-        self._setting = False
-
-    def compose(self) -> ComposeResult:
-        name, has = line(self._provider.name), self._provider.has_key
-        now = "It has one; empty and enter takes out the one that was set here." if has else "It has none."
-        with Vertical(id="dialog"):
-            yield Static(f"The key of {name}, for requests that begin from now on. {now}", markup=False)
-            yield Input(placeholder="paste it; it is not shown", password=True, id="key", compact=True)
-            yield Static("", id="wrong", markup=False)
-            yield Static("enter: set it    esc: leave it as it is", classes="dim", markup=False)
-
-    def on_mount(self) -> None:
-        self._say("")
-
-    def _say(self, wrong: str) -> None:
-        said = self.query_one("#wrong", Static)
-        said.display = bool(wrong)
-        said.update(wrong)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        given = event.value.strip()
-        if not given and not self._provider.has_key:
-            self._say("key: paste one, or leave it with esc")
-        elif not self._setting:
-            self._setting = True
-            self.outrider.work(self._set(given), "set key")
-
-    async def _set(self, given: str) -> None:
-        name = line(self._provider.name)
-        try:
-            await self.outrider.client.set_provider(self._provider.name, api.ProviderSetting(key=given))
-        except ApiFailure as error:
-            if not self.is_attached:
-                raise
-            self._say(line(error.message, 1000))
-            return
-        finally:
-            self._setting = False
-        self.outrider.tell(f"{name} has its key" if given else f"the key of {name} that was set here is out")
-        if self.is_current:
-            self.dismiss()
+def _offer(offer: api.Offer) -> Line:
+    cells = (line(offer.name), "not set up", "-", line(offer.name), "enter sets it up")
+    return Line(offer.name, cells, tuple((at, "dim") for at in range(len(cells))))
 
 
 class KeysScreen(DaemonScreen):

@@ -300,7 +300,8 @@ class FakeProviders:
         return [api.Found("http://127.0.0.1:11434/v1", "Ollama", "ollama", ("qwen3",))]
 
     def _info(self, name: str) -> api.ProviderInfo:
-        return api.ProviderInfo(name, "rehearsal", "", False, True, (api.ModelInfo(f"{name}/tour", 1000),))
+        models = (api.ModelInfo(f"{name}/tour", 1000),)
+        return api.ProviderInfo(name, "rehearsal", "", False, True, models, asks=())
 
 
 class FakeMesh:

@@ -431,6 +431,8 @@ async def test_workers_and_providers_are_listed(http: Http, harness: FakeHarness
         "problem": "",
         "served": True,
         "asking": False,
+        "region": "",
+        "asks": [],
         "models": [{"name": "rehearsal/tour", "context": 1000}],
     }
     (provider,) = said["providers"]

@@ -62,6 +62,7 @@ def test_verbs_models_workers_and_providers_are_completed(there: Place) -> None:
     assert completed(there, "workers", "set", id, "") == ["local"]
     assert completed(there, "workers", id[:8]) == [id]
     assert completed(there, "providers", "set", "r") == ["rehearsal"]
+    assert completed(there, "providers", "set", "goo") == ["google"], "it can be set up"
 
 
 def test_no_daemon_completes_nothing_and_says_nothing(there: Place, tmp_path: Path) -> None:

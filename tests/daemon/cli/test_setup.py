@@ -30,7 +30,8 @@ def without_a_provider(there: Place) -> Iterator[None]:
     yield
     for provider in there.json("providers"):
         if provider["kind"] != "rehearsal":
-            there.ok("providers", "set", provider["name"], "--no-key", "--url", "", "--kind", "")
+            nothing = ("--no-key", "--url", "", "--kind", "", "--region", "")
+            there.ok("providers", "set", provider["name"], *nothing)
 
 
 # Providers and models.
@@ -52,6 +53,15 @@ def test_a_providers_key_comes_from_stdin_and_is_never_shown(there: Place) -> No
         re.MULTILINE,
     )
     assert SECRET not in out + table + there.ok("providers", "--json")
+
+
+@pytest.mark.usefixtures("without_a_provider")
+def test_providers_that_could_be_set_up_are_named(there: Place) -> None:
+    names = ["anthropic", "openai", "openai-chat", "google", "bedrock"]
+    said = there.outrider("providers").stderr
+    assert said.startswith(f"not set up yet: {', '.join(names)}; `outrider providers set NAME`")
+    there.ok("providers", "set", "openai", input=SECRET)
+    assert "not set up yet: anthropic, openai-chat, google, bedrock;" in there.outrider("providers").stderr
 
 
 @pytest.mark.usefixtures("without_a_provider")

@@ -57,6 +57,33 @@ async def test_a_key_that_is_not_there_passes_the_default_on_to_the_next(tmp_pat
         assert (await made(tmp_path, written, **environ)).default().startswith(first)
 
 
+async def test_what_could_be_set_up_is_offered_until_it_is(tmp_path: Path) -> None:
+    providers = await made(tmp_path)
+    assert [(one.name, one.asks) for one in providers.describe().offered] == [
+        ("anthropic", ("key",)),
+        ("openai", ("key",)),
+        ("openai-chat", ("url", "key")),
+        ("google", ("key",)),
+        ("bedrock", ("region", "key")),
+    ]
+    for offer in providers.describe().offered:
+        values = {"key": "k-12345678", "url": "http://127.0.0.1:1/v1", "region": "eu-west-1"}
+        setting = msgspec.convert({offer.asks[0]: values[offer.asks[0]]}, Set)
+        info = await providers.set(offer.name, setting)
+        assert (info.served, info.asks) == (True, offer.asks), "by the first of what it asks for alone"
+        assert offer not in providers.describe().offered
+        assert known(providers, offer.name) == info
+    await providers.set("google", Set(key=""))
+    assert [one.name for one in providers.describe().offered] == ["google"]
+
+
+async def test_the_region_of_the_environment_is_told(tmp_path: Path) -> None:
+    providers = await made(tmp_path, AWS_REGION="eu-west-1")
+    assert (await providers.set("bedrock", Set(key="k-12345678"))).region == "eu-west-1"
+    assert (await providers.set("bedrock", Set(region="us-east-1"))).region == "us-east-1"
+    assert "eu-west-1" not in (tmp_path / config.STORED).read_text()
+
+
 async def test_a_region_is_set_like_a_key(tmp_path: Path) -> None:
     providers = await made(tmp_path)
     await providers.set("bedrock", Set(key="k-12345678", region="eu-west-1"))

@@ -12,6 +12,11 @@ from tests.tui.snapshots import check
 from tui import keymap, places
 
 SECRET = "sk-123456789"
+OFFERED: tuple[api.Offer, ...] = (
+    api.Offer("anthropic", ("key",)),
+    api.Offer("openai-chat", ("url", "key")),
+    api.Offer("bedrock", ("region", "key")),
+)
 
 
 @pytest.fixture
@@ -51,6 +56,84 @@ async def test_a_provider_gets_its_key_and_the_screen_never_shows_it(served: Dae
         await at.loses("The key of rehearsal")
         assert SECRET not in at.text
         assert served.providers.settings == [("rehearsal", api.ProviderSetting(key=SECRET))]
+
+
+async def test_the_first_provider_is_set_up_and_new_sessions_have_its_models(served: Daemon) -> None:
+    served.providers.offered = OFFERED
+    async with screen(served, LARGE) as at:
+        await opened(at)
+        check(__file__, "settings-fresh-160x45", at.text)
+        await at.press("enter")
+        await at.shows("Set up anthropic")
+        await at.press("enter")
+        await at.shows("key: paste one, or leave it with esc")
+        await at.write(SECRET)
+        assert SECRET not in at.text
+        await at.press("enter")
+        await at.tells("anthropic has its key, and 2 models")
+        await at.shows("new sessions have anthropic/best", "not set up")
+        assert served.providers.settings == [("anthropic", api.ProviderSetting(key=SECRET))]
+        await at.press("escape", "n")
+        await at.shows("the daemon's default, anthropic/best")
+
+
+async def test_a_chat_server_is_set_up_by_its_address_alone(served: Daemon) -> None:
+    served.providers.offered = OFFERED
+    async with screen(served) as at:
+        await opened(at)
+        await at.press("down", "enter")
+        await at.shows("Set up openai-chat", "a local server needs none")
+        check(__file__, "settings-chat-80x24", at.text)
+        await at.press("enter")
+        await at.shows("key: paste one, write its url, or leave it with esc")
+        await at.write("http://127.0.0.1:1/v1")
+        await at.press("enter")
+        await at.tells("openai-chat is set up, and 2 models")
+        assert served.providers.settings == [
+            ("openai-chat", api.ProviderSetting(url="http://127.0.0.1:1/v1"))
+        ]
+
+
+async def test_what_is_left_as_it_is_is_not_sent(served: Daemon) -> None:
+    served.providers.offered = OFFERED
+    async with screen(served) as at:
+        await opened(at)
+        await at.press("down", "down", "enter")
+        await at.shows("Set up bedrock")
+        await at.press("tab")
+        await at.write(SECRET)
+        await at.press("enter")
+        await at.tells("bedrock has no region yet: enter on it sets one")
+        await at.shows("no region")
+        await at.press("enter")
+        await at.shows("The key of bedrock", "takes out the one that was set here")
+        await at.write("eu-west-1")
+        await at.press("enter")
+        await at.tells("bedrock is set up")
+        await at.shows("eu-west-1")
+        await at.press("enter")
+        await at.shows("The key of bedrock")
+        await at.press("enter")
+        await at.shows("key: paste one, write its region, or leave it")
+        await at.press("tab", "enter")
+        await at.tells("the key of bedrock that was set here is out")
+        assert [setting for _, setting in served.providers.settings] == [
+            api.ProviderSetting(key=SECRET),
+            api.ProviderSetting(region="eu-west-1"),
+            api.ProviderSetting(key=""),
+        ]
+
+
+async def test_a_key_that_is_not_where_it_should_be_is_told_with_its_reason(served: Daemon) -> None:
+    served.providers.kind, served.providers.problem = (
+        "messages",
+        "there is no $MINE in the daemon's environment",
+    )
+    async with screen(served) as at:
+        await opened(at)
+        await at.shows("missing", "rehearsal: there is no $MINE")
+        await at.press("enter")
+        await at.shows("missing: there is no $MINE")
 
 
 async def test_a_key_that_outrider_toml_has_is_refused_and_the_dialog_says_why(served: Daemon) -> None:
