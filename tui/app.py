@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, assert_never
 
 from textual.binding import BindingType
 from textual.filter import LineFilter
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.timer import Timer
 
 from daemon.client import ApiFailure, Back, Client, Lost, Watched
@@ -19,9 +19,11 @@ from tui import colours, keymap, palette, patches, places, themes, words
 from tui.deeds import Given
 from tui.desk import Desk
 from tui.doing import Doing
+from tui.log.pager import Pager
 from tui.messages import RosterChanged
 from tui.pictures import Pictures
 from tui.posting import Posting
+from tui.screens.base import Dialog
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
 from tui.widgets.table import Row
@@ -207,9 +209,13 @@ class OutriderApp(Posting):
 
     @property
     def shown(self) -> str:
-        """The id of the session on the screen, empty for none."""
-        top = self.screen_stack[-1] if self.screen_stack else None  # there is none while the app ends
-        return top.session if isinstance(top, SessionScreen) else ""
+        """The id of the session before the person, empty for none; a dialog or one of its records may lie over it."""
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, SessionScreen):
+                return screen.session
+            if not isinstance(screen, ModalScreen | Pager):
+                break
+        return ""
 
     def on_app_focus(self) -> None:
         self.focused_terminal = True
@@ -296,6 +302,10 @@ class OutriderApp(Posting):
         if id == self.shown:
             return
         self.put_away()
+        while len(self.screen_stack) > 1 and not isinstance(self.screen, SessionScreen | Dialog):
+            self.pop_screen()  # what lies over a session would be left in between
+        if id == self.shown:
+            return
         screen = SessionScreen(id)
         if isinstance(self.screen, SessionScreen):
             self.switch_screen(screen)

@@ -169,6 +169,18 @@ class FakeClient(Client):
             (api.Offer("anthropic", ("key",)), api.Offer("bedrock", ("region", "key"))),
         )
 
+    async def workers(self) -> Sequence[api.WorkerInfo]:
+        await self._there()
+        return self.worker_infos
+
+    async def mesh(self) -> api.MeshInfo:
+        await self._there()
+        return api.MeshInfo("harness", "idle")
+
+    async def tokens(self) -> Sequence[api.TokenInfo]:
+        await self._there()
+        return []
+
     async def post(self, id: str, parts: Sequence[api.Part], via: str, key: str = "") -> int:
         await self._there()
         if self.refusal is not None:

@@ -502,3 +502,63 @@ async def test_all_of_a_record_is_a_place_with_keys_that_help_and_the_last_line_
         assert "f6 Copy" in on.text()
         await on.press("f1")
         await on.sees("A record, all of it")
+
+
+LATER = "2026-11-30T12:01:00.000Z"
+
+
+@pytest.mark.parametrize(("over", "seen"), [("v", "#2 message"), ("f8", "for good?"), ("f1", "The log")])
+async def test_a_session_that_closes_while_a_record_or_a_dialog_lies_over_it_is_seen(
+    tmp_path: Path, over: str, seen: str
+) -> None:
+    client = one()
+    client.change("a1", status="stepping")
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        await on.press("escape", over)
+        await on.sees(seen)
+        assert on.app.shown == "a1"
+        client.change("a1", status="closed", n=3, updated=LATER)
+        await on.until(lambda: on.app.roster.seen.get("a1") == LATER)
+        assert on.said() == []
+        await on.press("escape")
+        await on.until(lambda: isinstance(on.app.screen, SessionScreen))
+        await on.press("ctrl+s")
+        await on.until(lambda: isinstance(on.app.screen, SessionsScreen))
+        assert on.app.roster.urgent() == []
+
+
+async def test_a_session_that_closes_under_another_screen_is_told_and_seen_when_that_goes(
+    tmp_path: Path,
+) -> None:
+    client = one()
+    client.change("a1", status="stepping")
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        await on.press("f4")
+        await on.until(lambda: on.app.shown == "")
+        client.change("a1", status="closed", n=3, updated=LATER)
+        await on.until(lambda: on.said() == ["Mend the fence: done"])
+        await on.until(lambda: [each.id for each in on.app.roster.urgent()] == ["a1"])
+        await on.press("escape")
+        await on.until(lambda: on.app.roster.urgent() == [])
+        await on.sees("✓ closed")
+
+
+async def test_from_a_record_or_another_screen_one_goes_to_the_next_session_and_nothing_is_left_between(
+    tmp_path: Path,
+) -> None:
+    client = one()
+    client.add(info("b2", "failed", "Paint the gate", updated=LATER))
+    async with running(client, tmp_path) as on:
+        await opened(on)
+        await on.press("escape", "v")
+        await on.sees("#2 message")
+        await on.press("right_square_bracket")
+        await on.until(lambda: on.app.shown == "b2")
+        assert len(on.app.screen_stack) == 2
+        await on.press("f4")
+        await on.until(lambda: on.app.shown == "")
+        on.app.open_session("b2")
+        await on.until(lambda: on.app.shown == "b2")
+        assert len(on.app.screen_stack) == 2

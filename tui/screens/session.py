@@ -132,22 +132,26 @@ class SessionScreen(DaemonScreen):
             self._show()
 
     def on_roster_changed(self, event: RosterChanged) -> None:
-        if not self.is_current:
-            return
+        if self.is_current:
+            self._refresh(event.ids)
+
+    def on_screen_resume(self) -> None:
+        """What lay over it is gone: what came meanwhile is shown, and is seen with that."""
+        self._refresh(frozenset(self.outrider.roster.infos))
+        self.outrider.mark(set())
+
+    def _refresh(self, ids: frozenset[str]) -> None:
         if self._failed and not self.outrider.lost:
             self._failed = False
             self.log_view.reload()
         self._show()
         side = self.query_one("#side", SessionTable)
         if side.display:
-            ids = tuple(info.id for info in self.outrider.roster.rows())
-            if ids != side.ids:
-                side.show(ids)
+            rows = tuple(info.id for info in self.outrider.roster.rows())
+            if rows != side.ids:
+                side.show(rows)
             else:
-                side.touch(event.ids)
-
-    def on_screen_resume(self) -> None:
-        self._show()
+                side.touch(ids)
 
     def on_resize(self) -> None:
         self._show_side()
