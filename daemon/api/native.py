@@ -12,6 +12,7 @@ from daemon.api.gate import Caller
 from daemon.api.inflight import InFlight
 from daemon.api.needs import Harness, Log
 from daemon.api.routes import Answer, Content, Route, json, reply
+from daemon.harness import fresh
 from daemon.harness.errors import Malformed
 from daemon.protocol import api, events, records
 from daemon.protocol.records import JSON, WorkerRef
@@ -189,7 +190,8 @@ class Native:
 
     async def create(self, request: web.Request, caller: Caller) -> web.Response:
         self._drain.check()
-        create = await reading.decoded(request, api.Create)
+        create, named = await reading.decoded_named(request, api.Create)
+        fresh.check(create, named)
         id = await self._inflight.run(self._harness.create(create), "create")
         answer = reply(api.Created(id), 201)
         answer.headers["Location"] = api.SESSION.format(id=id)

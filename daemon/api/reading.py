@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -10,7 +10,7 @@ from aiohttp import web
 
 from daemon.api import multipart
 from daemon.api.errors import Refusal, explain, shown
-from daemon.harness.errors import Invalid, Malformed, TooLarge, Unsupported
+from daemon.harness.errors import HarnessError, Invalid, Malformed, TooLarge, Unsupported
 from daemon.protocol import api
 from daemon.protocol.records import JSON, TEXT
 
@@ -18,6 +18,7 @@ BODY_WAIT: Final = (
     60.0  # seconds a body has to arrive; 8 MiB at 1 Mbit/s are 67, and it is as a rule a local socket
 )
 FORM: Final = "application/x-www-form-urlencoded"  # nobody means it: a message of this type no model can read
+MAX_NONE: Final = 64  # bytes of a body that is none: some clients send {} or a newline with every POST
 MULTIPART_EXTRA: Final = 64 << 10  # bytes of boundaries and part headers beside the parts themselves
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9!#$&^_.+-]{1,100}/[a-z0-9!#$&^_.+-]{1,100}")
 _PARAMETER: Final = re.compile(
@@ -56,14 +57,44 @@ async def decoded(
     """
     if empty is not None and not request.can_read_body:
         return empty  # whatever type a client says of nothing
-    sent = request.headers.get("Content-Type")
-    if sent is not None and media_type(sent)[0] not in media:
-        raise Unsupported(f"Content-Type: {shown(sent)} is not taken here; send {media[0]}")
-    data = await body(request, api.MAX_JSON)
+    data = await _json(request, media)
     if not data.strip():
         if empty is not None:
             return empty
         raise Malformed("the body is empty; send JSON")
+    return _value(data, type)
+
+
+async def decoded_named(request: web.Request, type: type[T]) -> tuple[T, Collection[str]]:
+    """The same of an object, and the names of the fields that it has: also those that say what they would say if they
+    were left out.
+    """
+    data = await _json(request, (JSON,))
+    if not data.strip():
+        raise Malformed("the body is empty; send JSON")
+    return _value(data, type), _value(data, dict[str, msgspec.Raw]).keys()
+
+
+async def none(request: web.Request) -> None:
+    """Raises Malformed for a body where nothing is done with any; an empty object is none."""
+    if not request.can_read_body:
+        return
+    try:
+        data = await body(request, MAX_NONE)
+    except (HarnessError, Refusal):
+        data = b"too much"
+    if data.strip() not in (b"", b"{}"):
+        raise Malformed("the body: none is taken here; leave it out")
+
+
+async def _json(request: web.Request, media: tuple[str, ...]) -> bytes:
+    sent = request.headers.get("Content-Type")
+    if sent is not None and media_type(sent)[0] not in media:
+        raise Unsupported(f"Content-Type: {shown(sent)} is not taken here; send {media[0]}")
+    return await body(request, api.MAX_JSON)
+
+
+def _value(data: bytes, type: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=type)
     except msgspec.ValidationError as error:

@@ -13,7 +13,7 @@ import structlog
 from aiohttp import web
 from msgspec import Struct
 
-from daemon.api import errors, listening, openapi, parameters
+from daemon.api import errors, listening, openapi, parameters, reading
 from daemon.api.agentserver import AgentServer, Caps
 from daemon.api.crowd import Crowd, room
 from daemon.api.drain import Drain
@@ -156,7 +156,7 @@ def _runner(routes: Sequence[Route], gate: Gate, counts: Counts, finish: float, 
 
 
 def _checked(route: Route) -> Handler:
-    """The route's handler, behind the check of the caller's role and of the query's names."""
+    """The route's handler, behind the check of the caller's role, the query's names and a body that nobody reads."""
     anybody = Caller("", "viewer")
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -165,6 +165,8 @@ def _checked(route: Route) -> Handler:
             caller = request[CALLER]
             caller.check(route.role)
         parameters.check(request, route.parameters)
+        if route.body is None and request.method == "POST":
+            await reading.none(request)
         return await route.handler(request, caller)
 
     return handle

@@ -1,6 +1,8 @@
 """The first records of a new session: its config, the harness's own words, an agent's task, what its maker says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+
+from msgspec import structs
 
 from daemon.definition.agent import Agent
 from daemon.harness import configs, definitions, prompt
@@ -9,7 +11,8 @@ from daemon.harness.step import Models
 from daemon.protocol import api
 from daemon.protocol.records import Config, Record, draft, json_draft
 
-COPIED = ("model", "context", "workers", "input", "params", "tools", "instructions", "agent", "inputs")
+COPY = ("from_", "n")  # what a copy is told; all else it takes from its source
+BLANK = api.Create()
 
 
 def session(
@@ -31,8 +34,20 @@ def session(
     return config, drafts
 
 
-def check_copy(create: api.Create) -> None:
-    """Raises Invalid where a copy is given what it takes from its source."""
-    for name in COPIED:
-        if getattr(create, name):
-            raise Invalid(f"{name}: a copy takes it from its source; leave it out")
+def check(create: api.Create, named: Collection[str] = ()) -> None:
+    """Raises Invalid where a field is given of which nothing would come. `named`: those that a request has, also empty
+    ones.
+    """
+    if not create.from_:
+        if "from" in named:
+            raise Invalid("from: it is empty; name the session to copy, or leave it out")
+        if create.n or "n" in named:
+            raise Invalid("n: it says where a copy ends; name its source in `from`, or leave it out")
+        return
+    for field in structs.fields(create):
+        given = getattr(create, field.name) != getattr(BLANK, field.name)
+        if field.name not in COPY and (given or field.encode_name in named):
+            raise Invalid(
+                f"{field.encode_name}: a copy takes it from its source; leave it out, and change the copy then "
+                "(PATCH its config, PUT its workers)"
+            )

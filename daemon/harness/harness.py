@@ -107,6 +107,7 @@ class Harness:
         """Make a session and return its id. `surface`: of the API it is made on. Raises Invalid, NotFound (of `from`),
         NoSpace.
         """
+        fresh.check(create)
         if create.from_:
             return await self._copy(create)
         config, drafts = fresh.session(create, surface, self.agents, self._models)
@@ -388,7 +389,6 @@ class Harness:
         self._environments.tell(worker, id)
 
     async def _copy(self, create: api.Create) -> str:
-        fresh.check_copy(create)
         source = await self._sessions.log(create.from_)
         with translated():
             id = await self._store.copy(create.from_, create.n or source.durable_n + 1)

@@ -51,7 +51,10 @@ async def test_a_config_is_patched_as_json_or_merge_patch(http: Http, harness: F
     assert await http("PATCH", url, data=b'{"model": null}', headers=merge) == {"n": 4}
     assert harness.patches == [api.ConfigPatch(context=9, params={"a": None}), api.ConfigPatch(model=None)]
     for body, words in [
-        ({"tools": "default"}, "tools: there is no such field; known are model, params, context, limits"),
+        (
+            {"workers": []},
+            "workers: there is no such field; known are model, params, tools, input, context, limits",
+        ),
         ({"limits": {"step": 1}}, "limits.step: there is no such field"),
         ({"context": "9"}, "context: expected a whole number or null, not text"),
     ]:
@@ -66,3 +69,13 @@ async def test_a_change_of_a_session_that_is_not_there_is_404(http: Http) -> Non
         assert "there is no session" in await http(
             method, f"/sessions/{NOBODY}/{path}?via=me", 404, data=b"{"
         )
+
+
+@pytest.mark.parametrize("what", ["retry", "stop?via=me", "end?via=me"])
+async def test_a_body_of_which_nothing_comes_is_refused(http: Http, harness: FakeHarness, what: str) -> None:
+    id = harness.session()
+    harness.stepping.add(id)
+    for body in ({"json": {"model": "x"}}, {"data": b"x" * 100_000}):
+        assert "the body: none is taken here" in await http("POST", f"/sessions/{id}/{what}", 400, **body)
+    async with http.session.post(f"/sessions/{id}/{what}", json={}) as answer:
+        assert answer.status in (200, 204)

@@ -695,6 +695,9 @@ def nested(depth: int) -> Any:
         (api.Create(model="fake/m", workers=(WorkerRef("a"), WorkerRef("a"))), "workers"),
         (api.Create(model="fake/m", limits=Limits(cost=1)), "limits.cost"),
         (api.Create(model="fake/m", from_="0" * 16), "model: a copy takes it"),
+        (api.Create(limits=Limits(steps=3), from_="0" * 16), "limits: a copy takes it"),
+        (api.Create(tools=(), from_="0" * 16), "tools: a copy takes it"),
+        (api.Create(model="fake/m", n=5), "n: it says where a copy ends"),
     ],
 )
 async def test_a_create_that_cannot_be_is_refused_by_field(
