@@ -175,7 +175,7 @@ class FakeClient(Client):
 
     async def mesh(self) -> api.MeshInfo:
         await self._there()
-        return api.MeshInfo("harness", "idle")
+        return api.MeshInfo("idle", "harness")
 
     async def tokens(self) -> Sequence[api.TokenInfo]:
         await self._there()
