@@ -16,6 +16,9 @@ from daemon.worker.writes import Writes
 
 READ_SIZE: Final = 256 << 10  # bytes taken from the socket at once, a piece of a transfer
 MAX_REQUESTS: Final = 1024  # reads, writes and kills at once on one connection
+MAX_DROPPED: Final = (
+    16 << 10
+)  # writes that are over, of which more pieces are to come: a harness gives each of them up
 BEHIND: Final = 1 << 20  # bytes not yet taken by the peer, above which live output is dropped
 BACKLOG: Final = 16 << 20  # the same, above which the peer is given up: it asks and does not read
 
@@ -48,6 +51,10 @@ class Connection(asyncio.BufferedProtocol):
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._credits: dict[int, transfer.Credit] = {}
         self._uploads: dict[int, transfer.Upload] = {}
+        self._transfers: set[int] = set()  # the requests that are reads or writes: these can be given up
+        self._dropped: set[int] = (
+            set()
+        )  # writes that are over, or never began: what still comes of them is dropped
         self._turn = asyncio.Lock()  # fair: transfers take turns, each waits for the socket
         self._room = asyncio.Event()  # the peer takes what is sent
         self._room.set()
@@ -91,9 +98,12 @@ class Connection(asyncio.BufferedProtocol):
             while (unit := self._decoder.next()) and not self._over.is_set():
                 self._take(unit[0], unit[2])
         except framing.FramingError as error:
-            log.warning("a connection ends: %s", error)
-            self._fail(0, Refusal("bad_request", f"this connection ends: {error}"))
-            self._over.set()
+            self._break_off(str(error))
+
+    def _break_off(self, why: str) -> None:
+        log.warning("a connection ends: %s", why)
+        self._fail(0, Refusal("bad_request", f"this connection ends: {why}"))
+        self._over.set()
 
     def eof_received(self) -> None:
         self._over.set()
@@ -200,7 +210,18 @@ class Connection(asyncio.BufferedProtocol):
         """Forget a request, also one that was given up before it began."""
         work.close()
         del self._requests[id]
+        self._transfers.discard(id)
         self._credits.pop(id, None)
+        if self._uploads.pop(id, None) is not None:
+            self._drop(id)
+
+    def _drop(self, id: int) -> None:
+        """Begin no write with a later piece of one that is over, up to its last one or until it is given up."""
+        self._dropped.add(id)
+        if len(self._dropped) > MAX_DROPPED:
+            self._break_off(
+                f"{MAX_DROPPED} writes are over, and neither given up nor sent to their last piece"
+            )
 
     async def _guarded(self, id: int, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -232,6 +253,7 @@ class Connection(asyncio.BufferedProtocol):
         credit = transfer.Credit()
         self._begin(frame.id, transfer.send_file(frame, credit, self._send_piece, self._access()))
         self._credits[frame.id] = credit
+        self._transfers.add(frame.id)
 
     async def _send_piece(self, frame: frames.Bytes, body: bytes) -> None:
         async with self._turn:
@@ -241,10 +263,20 @@ class Connection(asyncio.BufferedProtocol):
                 raise ConnectionResetError
 
     def _write(self, frame: frames.Write, body: bytes) -> None:
+        if frame.id in self._dropped:
+            if frame.last:
+                self._dropped.discard(frame.id)
+            return
         upload = self._uploads.get(frame.id)
         if upload is None:
             upload = transfer.Upload()
-            self._begin(frame.id, self._receive_file(frame, upload))
+            try:
+                self._begin(frame.id, self._receive_file(frame, upload))
+            except Refusal:
+                if not frame.last:
+                    self._drop(frame.id)
+                raise
+            self._transfers.add(frame.id)
             if not frame.last:
                 self._uploads[frame.id] = upload
         elif frame.last:
@@ -267,9 +299,11 @@ class Connection(asyncio.BufferedProtocol):
             if credit := self._credits.get(frame.id):
                 credit.give(frame.bytes)
             return
-        upload = self._uploads.pop(frame.id, None)
-        if (upload or frame.id in self._credits) and (task := self._requests.get(frame.id)):
-            task.cancel()
+        if frame.id in self._dropped:
+            self._dropped.discard(frame.id)
+        elif frame.id in self._transfers:
+            self._uploads.pop(frame.id, None)
+            self._requests[frame.id].cancel()
 
 
 def sentence(ended: Ended) -> str:

@@ -65,10 +65,12 @@ class Upload:
         """It was answered: what has come of it and what still comes is dropped."""
         self._over = True
         self._pieces.clear()
+        self._waiting = 0
 
-    def __len__(self) -> int:
-        """How many pieces wait."""
-        return len(self._pieces)
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait. No `__len__`: one of which nothing waits is still there."""
+        return self._waiting
 
 
 async def send_file(

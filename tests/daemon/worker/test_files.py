@@ -228,19 +228,6 @@ async def test_a_write_that_loses_its_connection_leaves_the_file_as_it_was(
     assert file.read_bytes() == b"new"
 
 
-async def test_a_transfer_that_the_harness_gives_up_ends(dial: Dial, tmp_path: Path) -> None:
-    big = tmp_path / "big"
-    big.write_bytes(b"x" * (frames.WINDOW + 10 * frames.PIECE))
-    dial.send(frames.Read(id=dial.id(), path=str(big)))
-    dial.send(frames.Write(id=9000, path=str(tmp_path / "new")), b"x" * frames.PIECE)
-    await dial.next(9000)
-    dial.send(frames.Window(id=9000, bytes=0))
-    dial.send(frames.Window(id=1, bytes=0))
-    while os.listdir(tmp_path) != ["big"]:
-        await dial.run("true")
-    assert (await dial.read(big, limit=3))[0] == b"xxx"
-
-
 @pytest.mark.parametrize("size", [20 << 20])
 async def test_a_big_read_and_write_keep_to_the_window_and_let_runs_through(
     dial: Dial, tmp_path: Path, size: int

@@ -62,8 +62,8 @@ async def test_a_failure_that_comes_when_nobody_waits_any_more_is_dropped() -> N
 def test_a_write_that_was_answered_holds_no_piece_that_came_before_or_after() -> None:
     upload = transfer.Upload()
     upload.put(bytes(frames.PIECE), last=False)
-    assert len(upload) == 1
+    assert upload.waiting == frames.PIECE
     upload.close()
     for _ in range(2 * frames.WINDOW // frames.PIECE):
         upload.put(bytes(frames.PIECE), last=False)
-    assert len(upload) == 0
+    assert upload.waiting == 0
