@@ -99,7 +99,9 @@ class Native:
                 what="Post one message, or several that belong together as multipart, one a part.",
                 role="operator",
                 parameters=(id, via, parameters.IDEMPOTENCY),
-                body=Content(media=("text/plain", "multipart/mixed", "*/*"), what="What is posted."),
+                body=Content(
+                    media=("text/plain", "text/*", JSON, "image/*", "multipart/mixed"), what="What is posted."
+                ),
                 answer=json(api.Posted, what="The number of the last record, on disk by now."),
                 refusals=(*CHANGING, 422),
             ),

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -12,6 +12,7 @@ from daemon.api import multipart
 from daemon.api.errors import Refusal, explain, shown
 from daemon.harness.errors import HarnessError, Invalid, Malformed, TooLarge, Unsupported
 from daemon.protocol import api
+from daemon.protocol.events import carries_text
 from daemon.protocol.records import JSON, TEXT
 
 BODY_WAIT: Final = (
@@ -24,6 +25,7 @@ _MEDIA_TYPE: Final = re.compile(r"[a-z0-9!#$&^_.+-]{1,100}/[a-z0-9!#$&^_.+-]{1,1
 _PARAMETER: Final = re.compile(
     r';[ \t]*(?:([\w!#$&^.+*-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,]*)))?[ \t]*', re.ASCII
 )
+_TOKEN: Final = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _UTF8: Final = frozenset({"", "utf-8", "utf8", "us-ascii", "ascii"})
 
 T = TypeVar("T")
@@ -147,12 +149,24 @@ def media_type(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _part(where: str, type: str, parameters: dict[str, str], content: bytes) -> api.Part:
-    if not type.startswith("text/"):
-        return api.Part(type, content)
+    """One record of a post, its type with all of its parameters; of a text, charset=utf-8 is the first of them."""
+    if not carries_text(type):
+        return api.Part(_written(type, parameters), content)
     if (charset := parameters.get("charset", "").lower()) not in _UTF8:
         raise Unsupported(f"{where}: charset {shown(charset)} is not taken; send it as UTF-8")
     try:
         content.decode()
     except UnicodeDecodeError as error:
         raise Invalid(f"{where}: not UTF-8 at byte {error.start}") from error
-    return api.Part(f"{type}; charset=utf-8", content)
+    own = {"charset": "utf-8"} if type.startswith("text/") else {}
+    return api.Part(_written(type, own | parameters | own), content)
+
+
+def _written(type: str, parameters: Mapping[str, str]) -> str:
+    """A media type as a record has it: printable, and the same for the same, however it was sent."""
+    written = [type]
+    for name, given in parameters.items():
+        value = "".join(c if c.isprintable() else "\ufffd" for c in given)
+        quoted = re.sub(r'(["\\])', r"\\\1", value)
+        written.append(f"{name}={value}" if _TOKEN.fullmatch(value) else f'{name}="{quoted}"')
+    return "; ".join(written)

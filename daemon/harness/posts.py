@@ -7,8 +7,9 @@ from typing import Final
 from daemon.harness.errors import Conflict, Malformed, TooLarge, Unsupported
 from daemon.harness.session import Session
 from daemon.protocol import api
+from daemon.protocol.events import carries_text
 
-MEDIA: Final = re.compile(r"(text|image|audio|video|application)/[\w.+-]+(\s*;.*)?", re.ASCII)
+MEDIA: Final = re.compile(r"(text|image|application)/[\w.+-]+(\s*;.*)?", re.ASCII)
 
 
 async def check_same(session: Session, last: int, key: str, parts: Sequence[api.Part]) -> None:
@@ -35,7 +36,11 @@ def check_parts(parts: Sequence[api.Part]) -> None:
             f"the post has {size} bytes, at most {api.MAX_POST} are taken; write a file to a worker"
         )
     for part in parts:
-        if not MEDIA.fullmatch(part.type):
-            raise Unsupported(f"media type {part.type!r} cannot be posted; text/plain or an image type can")
+        if not MEDIA.fullmatch(part.type) or not (carries_text(part.type) or part.type.startswith("image/")):
+            kind = part.type.partition(";")[0]
+            raise Unsupported(
+                f"Content-Type: {kind!r} cannot be posted, since no model is sent it; a text (text/plain), JSON and a "
+                "picture (image/…) can. Of another file name the path, for the session's tools to read it"
+            )
         if not part.body.strip():
             raise Malformed("the message is empty")

@@ -347,6 +347,8 @@ async def test_the_idempotency_key_is_passed_on(http: Http, harness: FakeHarness
             422,
             "body: not UTF-8 at byte 2",
         ),
+        ("via=me", {"Content-Type": "application/json"}, b'{"a":"\xff"}', 422, "not UTF-8 at byte 6"),
+        ("via=me", {"Content-Type": "application/json; charset=utf-16"}, b"{}", 415, "UTF-8"),
         ("via=me", {"Content-Type": "multipart/mixed"}, b"x", 400, "boundary"),
         ("via=me", {"Content-Type": 'multipart/mixed; boundary="a\\"b"'}, b"x", 400, "boundary"),
         ("via=me", {"Content-Type": "multipart/mixed; boundary=b"}, b"x", 400, "boundary"),
@@ -391,6 +393,28 @@ async def test_a_post_that_is_not_right_is_refused_by_name(
     id = harness.session()
     assert word in await http("POST", f"/sessions/{id}/records?{query}", status, data=body, headers=headers)
     assert harness.logs[id].durable_n == 2
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("text/plain", "text/plain; charset=utf-8"),
+        ('Text/Markdown ;variant="GFM";Charset=UTF8', "text/markdown; charset=utf-8; variant=GFM"),
+        ('application/json; profile="x"', "application/json; profile=x"),
+        ('application/json; profile="a b\\"\\\\"; v=', 'application/json; profile="a b\\"\\\\"; v=""'),
+        ('image/png; name="\xe4.png"; x="\x85"', 'image/png; name="\xe4.png"; x="\ufffd"'),
+    ],
+)
+async def test_a_content_type_is_kept_with_its_parameters(
+    http: Http, harness: FakeHarness, sent: str, kept: str
+) -> None:
+    id = harness.session()
+    await http("POST", f"/sessions/{id}/records?via=me", data=b"{}", headers={"Content-Type": sent})
+    assert harness.logs[id].stored[-1].header.type == kept
+    form = b"--b\r\nContent-Type: " + kept.encode("latin-1", "replace") + b"\r\n\r\n{}\r\n--b--"
+    headers = {"Content-Type": "multipart/mixed; boundary=b"}
+    await http("POST", f"/sessions/{id}/records?via=me", data=form, headers=headers)
+    assert harness.logs[id].stored[-1].header.type == kept.replace("\ufffd", "?")
 
 
 async def test_a_post_may_be_8_mib_and_not_a_byte_more(http: Http, harness: FakeHarness) -> None:
