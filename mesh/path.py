@@ -89,7 +89,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     is not started; `down`: since when its connection is down, None while it is up or dials for the first time.
     `probing`: a probe is under way; `answered`: the endpoint by which one was answered, told once. `fits`: whether a
     full packet passes on the direct way, None while that is not known. `suspect`: what goes through the tunnel has got
-    no answer for a while.
+    no answer for a while. `doubt`: the same, though small packets pass, so that the way may take no full ones any more.
     """
 
     now: float
@@ -104,6 +104,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     answered: Endpoint | None = None
     fits: bool | None = None
     suspect: bool = False
+    doubt: bool = False
 
 
 class SetEndpoint(Struct, frozen=True):
@@ -349,5 +350,7 @@ def _fit(path: Path, seen: Seen) -> tuple[Path, list[Action]]:
         case _:
             mtu = path.mtu or path.full
     if mtu == path.mtu:
-        return path, []
+        # A smaller one stays until the way is entered anew: to try a larger one would cost what is under way.
+        again = seen.doubt and path.state is State.DIRECT and path.entered != seen.now and mtu > small
+        return path, [Measure()] if again else []
     return msgspec.structs.replace(path, mtu=mtu), [SetMtu(mtu)]

@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from ipaddress import IPv6Address
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,9 @@ BACKLOG: Final = 128  # connections that wait to be accepted
 # What sending says where an echo cannot come: too long; the peer has no endpoint yet; no way to it.
 NO_ECHO: Final = (errno.EMSGSIZE, errno.EDESTADDRREQ, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENOKEY)
 FORWARDING: Final = Path("/proc/sys/net/ipv6/conf/all/forwarding")
+# Of our own namespace, and of IPv6 too: 1 has TCP find by itself what a way takes that drops large packets in silence,
+# some seconds after it began to. What nothing is lost of is as before.
+PROBING: Final = Path("/proc/sys/net/ipv4/tcp_mtu_probing")
 WAY_WAIT: Final = 10.0  # seconds for the way out to be there
 LOOK_EVERY: Final = 0.02  # seconds between two looks
 
@@ -94,6 +97,10 @@ class Station:
             await links.up("lo")
             if FORWARDING.read_text().strip() != "0":
                 FORWARDING.write_text("0")
+            with suppress(
+                OSError
+            ):  # not to be written in some containers: a lost connection has the MTU measured
+                PROBING.write_text("1")
             if userspace is not None:
                 self._engine = userspace
                 if self._own is not None:

@@ -96,6 +96,7 @@ class Wayfinder:
         self._detour: Detour | None = None
         self._fits: bool | None = None
         self._suspect = False
+        self._doubt = False
         self._answered: Endpoint | None = None
         self._work: dict[str, asyncio.Task[None]] = {}
         self._stack = AsyncExitStack()
@@ -124,6 +125,11 @@ class Wayfinder:
     def suspect(self) -> None:
         """What goes through the tunnel has got no answer for a while: if nothing at all comes, try other ways now."""
         self._suspect = True
+        self.look_again()
+
+    def doubt(self) -> None:
+        """A connection is made, maybe in place of one that fell silent: look again whether full packets pass."""
+        self._doubt = True
         self.look_again()
 
     def look_again(self) -> None:
@@ -156,7 +162,7 @@ class Wayfinder:
         seen = self._see(await self._tunnel.look())
         before = self.path
         self._path, did = decide(self._path, seen)
-        self._answered, self._suspect = None, False
+        self._answered, self._suspect, self._doubt = None, False, False
         if self.path != before:
             log.info("the way to the harness has changed", before=before, now=self.path)
         for action in did:
@@ -178,6 +184,7 @@ class Wayfinder:
             answered=self._answered,
             fits=self._fits,
             suspect=self._suspect,
+            doubt=self._doubt and "measure" not in self._work,
         )
 
     async def _do(self, action: Action) -> None:

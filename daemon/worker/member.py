@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
 import msgspec
 import structlog
@@ -58,16 +59,34 @@ log = logging.getLogger(__name__)
 
 
 class _Pointing(Spoke):
-    """Says when there is somewhere to send to: what is dialled before is refused, or waits a second for nothing."""
+    """Says when there is somewhere to send to: what is dialled before is refused, or waits a second for nothing.
+
+    Where full packets turn out not to pass it ends the connections: the harness's end has been told that they do, and
+    only with another one is it told better.
+    """
 
     def __init__(self, node: Node, membership: Membership) -> None:
         answer = membership.answer
         super().__init__(node, answer.hub, address.address(answer.prefix, HARNESS))
         self.pointed = asyncio.Event()
+        self.connections: WeakSet[asyncio.StreamWriter] = WeakSet()
+        self._passes = True
 
     async def point(self, endpoint: Endpoint) -> None:
         await super().point(endpoint)
         self.pointed.set()
+
+    async def measure(self) -> bool:
+        self._passes = await super().measure()
+        return self._passes
+
+    async def set_mtu(self, bytes: int) -> None:
+        await super().set_mtu(bytes)
+        if not self._passes:
+            log.info("packets of more than %d bytes do not pass: connecting anew", bytes)
+            for writer in self.connections:
+                writer.transport.abort()
+        self._passes = True
 
 
 class _Up:
@@ -267,10 +286,13 @@ class Member:
             # the question is another one, and does not wait for long.
             self._wonder(ASK_AGAIN)
         try:
-            return await asyncio.open_connection(sock=sock, limit=link.FIRST_LINE)
+            stream = await asyncio.open_connection(sock=sock, limit=link.FIRST_LINE)
         except OSError as error:
             sock.close()
             raise link.Gone(f"the connection broke: {error.strerror or error}") from error
+        up.spoke.connections.add(stream[1])
+        up.finder.doubt()
+        return stream
 
     def _spoken(self, error: Exception) -> str:
         name = self._membership.answer.harness or "the harness"

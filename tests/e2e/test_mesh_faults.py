@@ -228,6 +228,39 @@ async def test_a_worker_whose_clock_was_ahead_is_back_once_it_is_right(hub: Hous
 
 
 @pytest.mark.campaign  # a direct way that is lost is missed after the better part of a minute
+@contextlib.contextmanager
+def small(lab: Lab) -> Iterator[None]:
+    """Have the machine's network drop large packets of UDP, and say nothing, while the context is open."""
+    hooks = ("input", "output")
+    for hook in hooks:
+        head = f"type filter hook {hook} priority 0"
+        lab.rules("gpu-1", f"small-{hook}", f"{head}; meta l4proto udp meta length > 1400 drop")
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            lab.sh("gpu-1", f"nft delete table inet small-{hook}")
+
+
+@pytest.mark.parametrize("shrinks", [True, False])
+async def test_much_passes_both_ways_where_the_network_takes_no_full_packets(
+    lab: Lab, hub: Housed, gpu: Joiner, shrinks: bool
+) -> None:
+    much = f": {'x' * 100_000}; head -c 30000 /dev/zero | tr '\\0' y"
+    with contextlib.ExitStack() as stack:
+        if not shrinks:
+            stack.enter_context(small(lab))
+        await away(gpu.start, await away(token, hub))
+        await connected(hub, "gpu-1")
+        if shrinks:
+            assert len(await away(does, hub, "gpu-1", much)) > 10_000
+            stack.enter_context(small(lab))
+        assert len(await away(does, hub, "gpu-1", much)) > 10_000
+        if not shrinks:
+            await until(lambda: (mesh := gpu.stands().mesh) and mesh.mtu == 1280, "the MTU is lowered")
+            assert await away(lambda: len(does(hub, "gpu-1", much))) > 10_000
+
+
 async def test_where_the_harness_has_no_relay_none_is_tried(lab: Lab, hub: Housed, gpu: Joiner) -> None:
     file = hub.home / ".config/outrider/outrider.toml"
     text = file.read_text()

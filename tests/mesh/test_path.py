@@ -59,6 +59,7 @@ class World:
         self.answered: Endpoint | None = None
         self.fits: bool | None = None
         self.suspect = False
+        self.doubt = False
         self.counted = True  # whether WireGuard's count of what it sent grows where nothing can be sent
         self.lost = 0  # packets of data that reached nobody
         self.log: list[tuple[float, Action]] = []
@@ -81,6 +82,7 @@ class World:
             answered=answered,
             fits=self.fits,
             suspect=self.suspect,
+            doubt=self.doubt,
         )
 
     def step(self) -> list[Action]:
@@ -427,6 +429,17 @@ def test_a_way_that_takes_no_full_packet_has_the_small_mtu() -> None:
     assert world.run(10) == [SetMtu(1280)]
     world.fits = True
     assert world.run(10) == [SetMtu(1420)]
+
+
+def test_a_doubt_has_a_direct_way_of_the_full_mtu_measured_again_and_no_other() -> None:
+    world = World([A], direct=[A])
+    world.doubt = True
+    assert world.run(5).count(Measure()) == 4, "not beside the one that the way begins with"
+    world.fits = False
+    assert world.run(5) == [SetMtu(1280)], "a larger one is not tried while it is in use"
+    world.direct.clear()
+    world.until(state(State.RELAYED), 200)
+    assert Measure() not in world.run(20)
 
 
 def test_a_full_mtu_that_is_small_stays_so_on_the_relay() -> None:

@@ -79,6 +79,18 @@ async def test_a_direct_way_is_taken_and_measured(fits: bool | OSError, mtu: int
     assert (tunnel.pointed, tunnel.mtu) == ([HUB], mtu)
 
 
+async def test_a_direct_way_is_measured_again_on_a_doubt() -> None:
+    tunnel = FakeTunnel(HUB)
+    async with finding(tunnel, [Place(HUB.host, HUB.port)], None, every=0.01) as found:
+        await tunnel.until(lambda: found.state is State.DIRECT and tunnel.mtu == 1420)
+        tunnel.fits = False
+        while tunnel.mtu == 1420:
+            found.doubt()
+            await tunnel.until(lambda looks=tunnel.looks: tunnel.looks > looks)  # type: ignore[misc]
+        assert tunnel.mtu == 1280
+        assert found.state is State.DIRECT
+
+
 async def test_a_hub_without_a_relay_that_answers_after_every_endpoint_was_tried_is_taken() -> None:
     tunnel = FakeTunnel()
     wait = iter(range(0, 10**6, 4))  # seconds that go by between two looks
