@@ -6,6 +6,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from daemon import fixes
 from daemon.asked import Language, call, so_far
 from daemon.plain import MAX_CHARS, count, line, printed, safe, seconds, size, tokens
 from daemon.protocol import api, records
@@ -53,24 +54,6 @@ class Noted(Struct, frozen=True):
     state: State = ""
     void: tuple[int, ...] = ()
 
-
-_RETRY: Final = "retry"
-_POST: Final = "post a message or retry"
-_HINTS: Final[Mapping[str, str]] = {  # by an error's code; the ones not here are worth another try
-    "stopped": _POST,
-    "auth": "set the provider's key (`outrider providers set`), then retry",
-    "permission": "check what the provider's key may do, then retry",
-    "billing": "add credit with the provider, then retry",
-    "model": "give the session another model (`outrider config`), then retry",
-    "not_found": "check the model's name, or give the session another (`outrider config`), then retry",
-    "context_overflow": "go on in a copy of an earlier part (`outrider fork`), or in a new session",
-    "context": "go on in a copy of an earlier part (`outrider fork`), or in a new session",
-    "limit": "raise the limit (`outrider config`), then retry",
-    "length": _POST,
-    "refusal": "post another message",
-    "filter": "post another message",
-    "no_space": "make room for the data folder, then retry",
-}
 
 _SPOKEN: Final = {"text": "answer", "thinking": "thinking", "summary": "summary of what came before"}
 
@@ -193,7 +176,7 @@ def _item(record: Record, about: int) -> Item:
         case "error":
             error = records.error_of(record)
             by = f" via {header.via}" if header.via else ""
-            hint = _HINTS.get(error.code, _RETRY)
+            hint = fixes.in_session(error.code)
             title, body = f"error: {error.code}{by}", error.message
             if error.code == "stopped" and header.via:
                 title, body = f"stopped{by}", ""  # the message says the same

@@ -1,5 +1,7 @@
 """Say why a session may send no further request: its context, or a limit that its config sets."""
 
+from typing import Literal
+
 from daemon.chain import Chain
 from daemon.protocol.records import Config
 from daemon.provider import prices
@@ -15,7 +17,8 @@ def reached(
     """The sentence that names the limit, empty when a request may be sent."""
     limits = config.limits
     context = config.context or model.context
-    if context and (need := estimated(chain)) > context:
+    if _overfull(chain, context):
+        need = estimated(chain)
         return f"past the context limit: the next request would hold about {need} tokens of {context}"
     if limits.steps and chain.steps >= limits.steps:
         return f"limits.steps is reached: {chain.steps} of {limits.steps} steps"
@@ -27,6 +30,18 @@ def reached(
     if limits.seconds and chain.worked >= limits.seconds:
         return f"limits.seconds is reached: {chain.worked:.0f} of {limits.seconds:g} s at work"
     return ""
+
+
+def code(chain: Chain, config: Config, model: Model) -> Literal["context", "limit"]:
+    """The code of the error that says what is reached: `context` where it is the model's own window, which no limit
+    that is raised makes wider.
+    """
+    own = not config.context or 0 < model.context <= config.context
+    return "context" if own and _overfull(chain, config.context or model.context) else "limit"
+
+
+def _overfull(chain: Chain, context: int) -> bool:
+    return context > 0 and estimated(chain) > context
 
 
 def estimated(chain: Chain) -> int:

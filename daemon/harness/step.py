@@ -101,7 +101,7 @@ class Stepper:
             provider, model = self._models.resolve(config.model)
             await self._introduce(session, config)
             if over := limits.reached(chain, config, model, self._cost):
-                raise ProviderError(over, code="limit")
+                raise ProviderError(over, code=limits.code(chain, config, model))
             await self._ask(session, config, provider, model)
         except ProviderError as error:
             await session.append(error_draft(error.code, error.message, sent=session.take_sent()))

@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Final
 
 import aiohttp
 from msgspec import structs
 
+from daemon import fixes
 from daemon.chain import Context, Text, Turn
 from daemon.protocol import api, records
 from daemon.protocol.records import Usage
@@ -20,29 +20,6 @@ from daemon.provider.retry import RetryPolicy
 ASKED: Final = "Answer with the one word: ready"
 SAID: Final = 200  # characters of the answer that are shown
 SESSION: Final = "test"
-
-_WAIT: Final = "it is there and refuses for now: try again later"
-FIXES: Final[Mapping[str, str]] = {  # by the code of a ProviderError
-    "auth": "set its key: `outrider providers set NAME --key`",
-    "credentials": "renew the AWS credentials where the daemon runs: `aws sso login`, or what the profile names",
-    "permission": "check what its key may do, and whether the account has this model",
-    "billing": "add credit with the provider",
-    "rate_limit": _WAIT,
-    "overloaded": _WAIT,
-    "busy": _WAIT,
-    "server": _WAIT,
-    "not_found": "check the model's name (`outrider models`) and the provider's url",
-    "model": "name one that it has: `outrider providers test NAME/MODEL`",
-    "connection": "start the server, or correct the provider's url",
-    "redirect": "correct the provider's url",
-    "not_a_stream": "correct the provider's url: what is there does not speak this wire",
-    "url": "correct the provider's url, key or headers",
-    "tls": "check the address, and whether its certificate is one that this machine trusts",
-    "timeout": "look at the server: it was reached and did not answer in time",
-    "stalled": "look at the server: it was reached and did not answer in time",
-    "invalid": "it was reached and refuses the request: see docs/providers.md for what servers need (quirks)",
-}
-
 
 OURS: Final = "look at the network of the daemon's machine: its DNS, its firewall, the proxy that it needs"
 
@@ -99,7 +76,7 @@ async def probe(
 
 def _failed(name: str, start: float, code: str, message: str) -> api.Tested:
     provider = name.partition("/")[0]
-    fix = FIXES.get(code, "").replace("NAME", provider)
+    fix = fixes.after_test(code, provider)
     return api.Tested(
         False, name, round(time.monotonic() - start, 3), usage=Usage(), code=code, message=message, fix=fix
     )

@@ -278,7 +278,7 @@ def test_a_provider_that_does_not_answer_says_why_and_what_to_do(said: Said) -> 
     complaint = said("providers", "test", "rehearsal/refused", code=1)
     assert complaint == (
         "rehearsal/refused does not answer: Who are you? (status 401)\n"
-        "→ set its key: `outrider providers set rehearsal --key`\n"
+        "→ set the provider's key (`outrider providers set rehearsal`)\n"
     )
     assert "there is no provider 'nobody'" in said("providers", "test", "nobody", code=3)
 

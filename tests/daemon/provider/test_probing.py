@@ -93,7 +93,7 @@ async def test_an_answer_is_told_with_who_gave_it_and_what_it_took(server: Serve
             {"error": {"message": f"wrong key {KEY}"}},
             "auth",
             "wrong key ***",
-            "`outrider providers set mine --key`",
+            "`outrider providers set mine`",
         ),
         (404, {"error": {"message": "no model m"}}, "not_found", "no model m", "outrider models"),
         (402, {"error": {"message": "pay"}}, "billing", "pay", "add credit"),
