@@ -42,7 +42,7 @@ def test_thinking_and_long_results_are_folded_to_a_line_with_their_size() -> Non
 
 def test_an_error_says_what_one_can_do() -> None:
     found = item(Book().add(error_draft("overloaded", "tried 4 times")))
-    assert drawn(found)[2:] == ["  tried 4 times", "  → retry"]
+    assert drawn(found)[2:] == ["  tried 4 times", "  → retry in a while"]
 
 
 def test_code_and_diffs_have_a_bar_that_is_not_copied() -> None:
