@@ -259,4 +259,4 @@ def _session(info: api.Info) -> wire.Session:
     status: wire.Status = "active"
     if info.status == "ended" or info.status == "expired":
         status = info.status
-    return wire.Session(info.id, info.config.agent, wire.RUNTIME, status, info.created)
+    return wire.Session(info.id, info.config.agent, wire.RUNTIME, status, info.created or None)

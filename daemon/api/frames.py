@@ -25,17 +25,20 @@ STOPPED: Final = "stopped"  # the code of the error record that a stop leaves
 
 class Frames:
     """One stream's fold. `steps`: how many the session had up to where the stream begins; `seen`: the step that the
-    last record before it belongs to, empty where it is none's; `traceparent`: of the request that asked.
+    last record before it belongs to, empty where it is none's; `traceparent`: of the request that asked, `began`: when
+    it did, which is the time of what is told where no record has one.
     """
 
-    def __init__(self, session: str, steps: int = 0, seen: str = "", traceparent: str = "") -> None:
+    def __init__(
+        self, session: str, steps: int = 0, seen: str = "", traceparent: str = "", began: str = ""
+    ) -> None:
         self.reason: Reason = "completed"
         self._session = session
         self._steps = steps
         self._told = seen
         self._traceparent = traceparent
         self._held: list[Record] = []
-        self._time = ""
+        self._began = began
 
     def started(self, info: api.Info, warnings: Iterable[str] = ()) -> bytes:
         """How every stream begins."""
@@ -137,7 +140,7 @@ class Frames:
                 return None
 
     def _event(self, data: Data, ts: str, n: int = 0) -> bytes:
-        return wire.event(self._session, ts, data, n, self._traceparent)
+        return wire.event(self._session, ts or self._began, data, n, self._traceparent)
 
 
 def _words(record: Record) -> str:

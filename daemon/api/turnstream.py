@@ -98,7 +98,7 @@ class TurnStream(Stream):
             return
         begun = b""
         if (frames := self._frames) is None:
-            frames = Frames(self._log.id, traceparent=self._traceparent)
+            frames = Frames(self._log.id, traceparent=self._traceparent, began=_now())
             begun = frames.started(self._info, self._warnings)
         with suppress(HarnessError):
             self._info = await self._harness.info(self._log.id)
@@ -108,10 +108,10 @@ class TurnStream(Stream):
     async def _begin(self) -> Frames:
         """The fold as it stands at the cursor."""
         if not self._cursor:
-            return Frames(self._log.id, traceparent=self._traceparent)
+            return Frames(self._log.id, traceparent=self._traceparent, began=_now())
         lines = await self._log.headers(0, self._cursor)
         last = _header(lines, len(lines))
-        frames = Frames(self._log.id, lines.count(STEP), last.step, self._traceparent)
+        frames = Frames(self._log.id, lines.count(STEP), last.step, self._traceparent, _now())
         end = len(lines)
         while end and last.kind not in SAYING:
             end = lines.rfind(b"\n", 0, end - 1) + 1

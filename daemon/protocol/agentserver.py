@@ -46,13 +46,15 @@ class NewTurn(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Session(Struct, frozen=True, rename="camel"):
-    """A session as this surface tells of it. `agent_name`: empty for one that no definition made."""
+    """A session as this surface tells of it. `agent_name`: empty for one that no definition made. `created_at`: None
+    where its file's first record does not read.
+    """
 
     id: str
     agent_name: str
     runtime_type: str
     status: Status
-    created_at: str
+    created_at: str | None
 
 
 class Frame(Struct, frozen=True, rename="camel", omit_defaults=True):

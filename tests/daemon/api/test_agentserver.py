@@ -1,6 +1,7 @@
 import asyncio
+import json
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -435,3 +436,21 @@ async def test_a_pool_without_its_worker_fails_the_call_and_not_the_turn(path: P
         told = await s.told(await s.create())
         assert [data["isError"] for _, type, data in told if type == "tool.result"] == [True]
         assert told[-1][2]["reason"] == "completed"
+
+
+@pytest.mark.parametrize("data", [b"", b"not a record\n"])
+async def test_a_session_whose_first_record_does_not_read_is_told_without_a_time_that_is_none(
+    path: Path, data: bytes
+) -> None:
+    async with server(path, FakeProvider(), store=Store(path.parent / "d")) as s:
+        id = await s.create()
+        file = path.parent / "d" / "sessions" / f"{id}.state"
+    await asyncio.to_thread(file.write_bytes, data)
+    async with server(path, FakeProvider(), store=Store(path.parent / "d")) as s:
+        status, told = await s.call("GET", f"{V1}/{id}")
+        assert (status, told["createdAt"]) == (200, None)
+        assert (await s.call("GET", V1))[1] == [told]
+        async with s.http.get(f"http://x{V1}/{id}/events") as answer:
+            frames = [line for line in (await answer.text()).splitlines() if line.startswith("data: ")]
+        assert all(datetime.fromisoformat(json.loads(frame[6:])["ts"]) for frame in frames)
+        assert '"type":"session.ended"' in frames[-1]
