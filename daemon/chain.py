@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from hashlib import sha256
 from typing import Final
 
 from msgspec import Struct
@@ -82,7 +83,12 @@ class Chain:
         self.pending_tokens = 0
         self._spent: dict[tuple[str, str, int], Usage] = {}
         self.workers_shown = ""
-        self.workers_looked: set[str] = set()  # names of those whose AGENTS.md files were looked for
+        self.workers_looked: set[str] = (
+            set()
+        )  # those, with their folders, whose AGENTS.md files were looked for
+        self.rules: set[bytes] = (
+            set()
+        )  # SHA-256 of the AGENTS.md files that were given, each with its path and worker
         self.workers_had: set[str] = set()  # names of all that the session has or had
         self.call_ids: set[str] = set()
         self.posts: dict[str, int] = {}
@@ -214,7 +220,7 @@ class Chain:
             self.workers_shown = record.text()
             self.workers_looked.update(record.header.looked)
         elif record.header.source == "agents.md":
-            self.workers_looked.add(record.header.worker)
+            self.rules.add(sha256(record.body).digest())
         if self.steps:
             self._wait(record)
         else:

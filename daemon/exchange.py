@@ -16,12 +16,13 @@ GRANT: Final = frames.WINDOW // 4  # bytes taken up between two window frames: f
 
 
 class Refused(Exception):
-    """The worker refused or could not; nothing was run. The message is its sentence."""
+    """The worker refused or could not; nothing was run. The message is its sentence; `path` as in frames.Error."""
 
-    def __init__(self, code: frames.ErrorCode, message: str) -> None:
+    def __init__(self, code: frames.ErrorCode, message: str, path: str = "") -> None:
         super().__init__(message)
         self.code: Final = code
         self.message: Final = message
+        self.path: Final = path
 
 
 class Output(Struct, frozen=True):
@@ -73,7 +74,8 @@ def check(frame: frames.ToWorker, body: bytes = b"") -> None:
 
 def refusal(frame: frames.Error, body: bytes) -> Refused:
     """What the worker's error says."""
-    return Refused(frame.code, body[: frames.MAX_REASON].decode("utf-8", "replace") or frame.code)
+    said = body[: frames.MAX_REASON].decode("utf-8", "replace")
+    return Refused(frame.code, said or frame.code, frame.path)
 
 
 async def outcome(

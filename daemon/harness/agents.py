@@ -1,7 +1,8 @@
 """Find the AGENTS.md files that apply to a session on its workers."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -13,19 +14,32 @@ from daemon.protocol.records import Record, WorkerRef, draft
 SCAN_TIME: Final = 10.0  # seconds a worker may take; the first step waits for no more
 MAX_SIZE: Final = 64 << 10  # bytes of one file; the rest is left out with a note
 MAX_DEPTH: Final = 40  # folders upward
+MAX_PLACE: Final = 200  # characters of a folder that a record names, of each of its workers
 FILE: Final = "AGENTS.md"
 
 log = structlog.get_logger()
 
 
-async def scan(pool: Pool, refs: Sequence[WorkerRef]) -> tuple[list[Record], list[str]]:
-    """System records of the files found, outermost folder first, worker by worker; the workers that were looked at."""
+def place(ref: WorkerRef) -> str:
+    """A worker and the session's folder there in one word: NAME, or NAME:FOLDER, a long one by its SHA-256."""
+    folder = ref.cwd if len(ref.cwd) <= MAX_PLACE else sha256(ref.cwd.encode("utf-8", "replace")).hexdigest()
+    return f"{ref.name}:{folder}" if folder else ref.name
+
+
+async def scan(
+    pool: Pool, refs: Sequence[WorkerRef], given: Collection[bytes] = ()
+) -> tuple[list[Record], list[str]]:
+    """System records of the files found, outermost folder first, worker by worker; the places that were looked at.
+
+    `given`: SHA-256 of such records' bodies, which are not made again.
+    """
     found: dict[str, list[Record]] = {}
     async with asyncio.TaskGroup() as group:
         for ref in refs:
             group.create_task(_bounded(pool, ref, found), name=f"agents.md {ref.name}")
-    looked = [ref.name for ref in refs if ref.name in found]
-    return [record for name in looked for record in found[name]], looked
+    done = [ref for ref in refs if ref.name in found]
+    new = [record for ref in done for record in found[ref.name] if sha256(record.body).digest() not in given]
+    return new, [place(ref) for ref in done]
 
 
 async def _bounded(pool: Pool, ref: WorkerRef, found: dict[str, list[Record]]) -> None:
@@ -41,9 +55,9 @@ async def _worker(pool: Pool, ref: WorkerRef) -> list[Record]:
     hello = pool.hello(ref.name)
     if hello is None:
         raise WorkerGone(ref.name, "it has just gone", started=False)
-    folders = [PurePosixPath(ref.cwd or hello.home or "/")]
-    here = folders[0]
-    for parent in (here, *here.parents)[:MAX_DEPTH]:
+    here, above = await _folder(pool, ref.name, ref.cwd or hello.home or "/")
+    folders = [here]
+    for parent in (here, *above)[:MAX_DEPTH]:
         if parent != here:
             folders.append(parent)
         if await _exists(pool, ref.name, parent / ".git"):
@@ -56,6 +70,20 @@ async def _worker(pool: Pool, ref: WorkerRef) -> list[Record]:
         if record is not None:
             found.append(record)
     return found
+
+
+async def _folder(pool: Pool, worker: str, path: str) -> tuple[PurePosixPath, Sequence[PurePosixPath]]:
+    """Where a session's folder really is, which its worker knows, and the folders above it, the nearest first."""
+    try:
+        await pool.read(worker, path, limit=1)
+    except Refused as error:
+        if error.path:
+            real = PurePosixPath(error.path)
+            return real, real.parents
+    here = PurePosixPath(path)
+    if ".." in here.parts:
+        return here, ()  # what is above a link and two dots cannot be said here
+    return here, here.parents
 
 
 async def _exists(pool: Pool, worker: str, path: PurePosixPath) -> bool:

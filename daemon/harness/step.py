@@ -176,8 +176,8 @@ class Stepper:
         return step_id, blocks, outcome, broken
 
     async def _introduce(self, session: Session, config: Config) -> None:
-        """Before a step: the AGENTS.md files of workers that are here for the first time, and the list of workers when
-        it has changed. Both are appended, so that what was sent before stays as it was.
+        """Before a step: the AGENTS.md files of workers that are here, or have this folder, for the first time, and the
+        list of workers when it has changed. Both are appended, so that what was sent before stays as it was.
         """
         chain, hello = session.chain, self._pool.hello
         here = {
@@ -188,12 +188,12 @@ class Stepper:
         new = [
             ref
             for ref in config.workers
-            if ref.name not in chain.workers_looked
+            if agents.place(ref) not in chain.workers_looked
             and ref.name in here
-            and session.tried.get(ref.name) is not here[ref.name]
+            and session.tried.get(agents.place(ref)) is not here[ref.name]
         ]
-        found, looked = await agents.scan(self._pool, new)
-        session.tried |= {ref.name: here[ref.name] for ref in new if ref.name not in looked}
+        found, looked = await agents.scan(self._pool, new, chain.rules)
+        session.tried |= {agents.place(ref): here[ref.name] for ref in new if agents.place(ref) not in looked}
         shown = prompt.workers(config.workers, hello, self._pool.cordoned, session.id)
         if looked or shown != chain.workers_shown:
             listed = draft("system", shown, source="workers", looked=tuple(looked))

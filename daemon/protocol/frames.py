@@ -253,10 +253,14 @@ ErrorCode = Literal[
 
 
 class Error(_Frame, frozen=True, tag="error"):
-    """A request is refused or could not be carried out; nothing was run. The body is a sentence: why."""
+    """A request is refused or could not be carried out; nothing was run. The body is a sentence: why.
+
+    `path`: where a folder that was to be read really is, without links and dots.
+    """
 
     id: int
     code: ErrorCode = "failed"
+    path: str = ""
 
 
 # Both ways.

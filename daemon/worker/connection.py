@@ -235,7 +235,8 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(id, Refusal("failed", "the worker has a fault: its log keeper.log says more"))
 
     def _fail(self, id: int, refusal: Refusal) -> None:
-        self.send(frames.Error(id=id, code=refusal.code), refusal.message.encode("utf-8", "replace"))
+        told = frames.Error(id=id, code=refusal.code, path=refusal.path)
+        self.send(told, refusal.message.encode("utf-8", "replace"))
 
     async def _attach_to_write(self, frame: frames.Attach) -> None:
         with contextlib.suppress(Refusal):  # then it did not happen

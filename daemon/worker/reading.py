@@ -23,12 +23,17 @@ class Reading:
     def __init__(self, frame: frames.Read, access: Access = EVERYWHERE) -> None:
         path = resolve(frame.path, frame.cwd)
         self.path = path
+        real = os.path.realpath(path)
         try:
-            access.read(os.path.realpath(path), path)
+            access.read(real, path)
             regular(os.stat(path), path)  # before it is opened: opening a device can do things
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError as error:
             raise refusal(error, path) from error
+        except Refusal as refused:
+            if refused.code == "is_directory" and real.isprintable():  # else no frame might hold it
+                refused.path = real
+            raise
         try:
             found = os.fstat(self._fd)
             regular(found, path)

@@ -4,12 +4,13 @@ from daemon.protocol import frames
 
 
 class Refusal(Exception):
-    """Nothing was run or changed. `message` is the sentence that says what would be right."""
+    """Nothing was run or changed. `message` is the sentence that says what would be right; `path`: see frames.Error."""
 
-    def __init__(self, code: frames.ErrorCode, message: str) -> None:
+    def __init__(self, code: frames.ErrorCode, message: str, path: str = "") -> None:
         super().__init__(message)
         self.code: frames.ErrorCode = code
         self.message = message
+        self.path = path
 
 
 def own_rule(what: str, allowed: str, key: str) -> str:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from daemon.harness import agents
 from daemon.pool import Pool, Refused, WorkerGone
 from daemon.protocol import frames
+from daemon.protocol.records import WorkerRef
 from daemon.worker import keeper, launch
 from tests.fakes import Tasks
 
@@ -206,6 +208,30 @@ async def test_lines_are_read_by_number(local: Local) -> None:
     local.file("lines").write_text("a\nb\nc\n")
     content = await local.pool.read("local", str(local.file("lines")), offset=2, limit=1, unit="lines")
     assert (content.data, content.lines, content.end) == (b"b\n", 1, False)
+
+
+async def test_the_rules_of_a_folder_are_those_of_where_it_really_is(local: Local) -> None:
+    root = Path(os.path.realpath(local.scratch)) / "rules"
+    for folder in ("repo/.git", "repo/deep/er", "other", "elsewhere"):
+        (root / folder).mkdir(parents=True)
+    for folder in ("repo", "repo/deep", "other"):
+        (root / folder / "AGENTS.md").write_text(f"{folder}'s")
+    (root / "link").symlink_to(root / "repo/deep/er")
+
+    async def found(cwd: str) -> list[str]:
+        records, looked = await agents.scan(local.pool, [WorkerRef("local", cwd)])
+        assert looked == [f"local:{cwd}"]
+        return [record.text() for record in records]
+
+    def told(*folders: str) -> list[str]:
+        return [f"From {root}/{one}/AGENTS.md on worker local:\n\n{one}'s" for one in folders]
+
+    assert await found(f"{root}/repo/deep/er") == told("repo", "repo/deep")
+    assert await found(f"{root}/repo/../other") == told("other")
+    assert await found(f"{root}/link") == told("repo", "repo/deep")
+    assert await found(f"{root}/link/..") == told("repo", "repo/deep")
+    assert await found(f"{root}/elsewhere/../link/../../../other") == told("other")
+    assert await found(f"{root}/not/there") == []
 
 
 async def test_a_big_write_that_is_refused_leaves_the_connection_whole(local: Local) -> None:

@@ -140,6 +140,32 @@ async def test_a_worker_that_is_added_later_has_its_files_read_and_a_cordoned_on
         assert await files(b, id) == [("w", "be kind"), ("v", "be kind")]
 
 
+async def test_the_files_of_another_folder_are_read_when_a_worker_gets_it_and_none_is_given_twice(
+    store: Store,
+) -> None:
+    pool = Counting("w")
+    pool.files = {"/fa/AGENTS.md": b"a's rules", "/fb/AGENTS.md": b"b's rules", "/scratch/AGENTS.md": b"mine"}
+    rests = 0
+    async with bench(store, FakeProvider(*[OK] * 6), pool) as b:
+        id = await b.session("", workers=(WorkerRef("w", "/fa"),))
+        for folder in ("/fa", "/fb", "/fa", "/fb", ""):
+            await b.harness.set_workers(id, "me", (WorkerRef("w", folder),))
+            await b.post(id, "go on")
+            await b.rest(id)
+            rests += 1
+            assert (
+                await files(b, id)
+                == [("w", "mine"), ("w", "a's rules"), ("w", "b's rules")][: 1 + min(rests, 2)]
+            )
+        assert len(pool.read_by) == 6  # of each folder, and of the scratch, once
+        pool.files["/fc/AGENTS.md"] = b"c's rules"
+        await b.harness.set_workers(id, "me", (WorkerRef("w", "/fc"),))
+        pool.files["/scratch/AGENTS.md"] = b"changed since"
+        await b.post(id, "go on")
+        await b.rest(id)
+        assert (await files(b, id))[3:] == [("w", "changed since"), ("w", "c's rules")]
+
+
 async def test_a_worker_that_does_not_answer_holds_a_step_up_no_longer_than_the_scan(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
