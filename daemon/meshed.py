@@ -92,6 +92,7 @@ class Meshed:
         self._now = now
         self._shelf = Shelf(data / shelf.FOLDER)
         self._no_wheel_until = 0.0
+        self._no_wheel = ""  # why
         self._examine = examine or partial(interface.examine, table.backend, table.port)
         self._examined: tuple[float, bool, str] = (-EXAMINED, True, "")
 
@@ -214,13 +215,14 @@ class Meshed:
     async def goods(self) -> Goods:
         wheels = await asyncio.to_thread(self._shelf.read)
         if self._now() < self._no_wheel_until:
-            return Goods(None, wheels)
+            return Goods(None, wheels, self._no_wheel)
         try:
             made = await self._offer.wheel()
         except WheelError as error:
             log.warning("machines that join cannot install this release from here", why=str(error))
             self._no_wheel_until = self._now() + NO_WHEEL
-            return Goods(None, wheels)
+            self._no_wheel = str(error)
+            return Goods(None, wheels, self._no_wheel)
         return Goods(Wheel(made.name, made.sha256, made.size, made.path), wheels)
 
 

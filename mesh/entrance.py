@@ -57,6 +57,7 @@ class Entrance:
         self._wait, self._again = FIRST_WAIT, 0.0
         self.tries = 0  # that failed
         self.why = ""  # it is not open
+        self.lacks = ""  # why what is installed from there is not there
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -117,14 +118,16 @@ class Entrance:
         goods = await self._daemon.goods()
         trusted = keys.fingerprint(store.keys.join.public)
         text = await asyncio.to_thread(script.read)
-        made = script.filled(text, trusted, self.places(), goods.wheel, goods.wheelhouse)
+        made = script.filled(text, trusted, self.places(), goods.wheel, goods.wheelhouse, goods.why)
+        self.lacks = goods.why
         self._offered = Offered(script=made, wheel=goods.wheel, wheelhouse=goods.wheelhouse)
         return made
 
     async def close(self) -> None:
         """Close it; it may be opened again."""
         opened, self._open = self._open, None
-        self.why, self._wait, self._again = "", FIRST_WAIT, 0.0
+        self.why = self.lacks = ""
+        self._wait, self._again = FIRST_WAIT, 0.0
         if opened is not None:
             await opened.stack.aclose()
 

@@ -33,6 +33,7 @@ POLL: Final = 3.0  # seconds between two looks at the interface
 LINGER: Final = 3600.0  # seconds that the ports stay open after the last need of them
 FIRST_WAIT: Final = 1.0  # seconds before what failed is tried again; doubled each time
 LONGEST_WAIT: Final = 60.0
+LACKS: Final = "machines that join cannot install Outrider from here"
 START: Final = 25.0  # seconds that a token waits for the mesh to come up
 
 log = structlog.get_logger("mesh.hub")
@@ -97,7 +98,7 @@ class Mesh:
         return Status(
             phase="failing" if up and entrance.why else self._phase,
             name=options.name,
-            why=self._why or entrance.why,
+            why=self._why or entrance.why or (entrance.lacks and f"{LACKS}: {entrance.lacks}"),
             said=self._peering.said,
             address=self._disk.opened.address if self._disk.opened is not None else "",
             port=options.port if up else 0,

@@ -9,6 +9,7 @@ HARNESS=''       # a short name for the harness: a machine can be the worker of 
 ENDPOINTS=''     # of its join listener, host:port, in the order to try
 WHEEL=''         # the file name of its own wheel
 WHEEL_SHA256=''
+WHY=''           # there is no wheel
 INDEX_SHA256=''  # of the list of wheels that it has for others, empty where it has none
 
 set -u
@@ -343,6 +344,7 @@ fetch() { # PATH FILE SHA256: from the first endpoint that has it; the base URL 
 # Installing: in a folder named after the content, which counts once it is whole.
 
 checkout=''
+[ -z "$WHY" ] || fail 1 "the harness cannot hand out Outrider now: $WHY. Once that is put right, make a new token there"
 if [ -z "$WHEEL" ]; then
   checkout=$(cd "$(dirname "$0")/.." 2>/dev/null && pwd)
   grep -q '^name = "outrider"' "$checkout/pyproject.toml" 2>/dev/null ||

@@ -53,10 +53,11 @@ class Interface(Protocol):
 
 
 class Goods(Struct, frozen=True):
-    """The daemon's own wheel, and those of its dependencies; None where there are none."""
+    """The daemon's own wheel, and those of its dependencies; None where there are none. `why` there is no own."""
 
     wheel: Wheel | None = None
     wheelhouse: Wheelhouse | None = None
+    why: str = ""
 
 
 class Daemon(Protocol):

@@ -15,8 +15,9 @@ from mesh.wheelhouse import Wheel, Wheelhouse
 FILE: Final = Path(__file__).with_name("join.sh")  # beside this module in a checkout and in a wheel
 _TOKEN: Final = re.compile(rf"{PREFIX}[A-Za-z0-9_-]+")
 _PLAIN: Final = re.compile(
-    r"[A-Za-z0-9._+!:\[\]-]*( [A-Za-z0-9._+!:\[\]-]+)*"
+    r"[A-Za-z0-9._+!:,/\[\]-]*( [A-Za-z0-9._+!:,/\[\]-]+)*"
 )  # nothing that a shell acts on in quotes
+_SPECIAL: Final = re.compile(r"[^A-Za-z0-9._+:,/-]")
 
 _FETCH: Final = (
     "import sys,urllib.request as u;sys.stdout.buffer.write(u.urlopen(sys.argv[1],None,30).read())"
@@ -41,10 +42,12 @@ def filled(
     places: Sequence[Place],
     wheel: Wheel | None,
     wheelhouse: Wheelhouse | None = None,
+    why: str = "",
 ) -> bytes:
     """The script of the harness whose join key has this fingerprint: the same bytes for the same arguments.
 
-    `places`: of its join listener. Without a `wheel` the script only says that there is none. Raises ScriptError.
+    `places`: of its join listener. Without a `wheel` the script only says that there is none, and `why`.
+    Raises ScriptError.
     """
     values = {
         "HARNESS": fingerprint.hex()[:8],
@@ -52,6 +55,7 @@ def filled(
         "WHEEL": wheel.name if wheel else "",
         "WHEEL_SHA256": wheel.sha256 if wheel else "",
         "INDEX_SHA256": wheelhouse.sha256 if wheelhouse else "",
+        "WHY": "" if wheel else " ".join(_SPECIAL.sub(" ", why).split()),
     }
     for name, value in values.items():
         if not _PLAIN.fullmatch(value):

@@ -217,6 +217,8 @@ def _mesh(mesh: api.MeshInfo) -> Check:
             f"{who}: {line(mesh.why, 500)}",
             "correct that: the daemon tries again by itself, each minute",
         )
+    if mesh.why:
+        return warning("mesh", f"{who}: up, and {line(mesh.why, 500)}")
     ports = f"UDP {mesh.port}, joining at {', '.join(mesh.join)}, control TCP {mesh.control} inside"
     return ok("mesh", f"{who}: up, {line(mesh.how, 500)}; {ports}; {count(mesh.workers, 'worker')} joined")
 

@@ -37,6 +37,9 @@ async def new_token(place: Where, new: api.NewToken, only_line: bool, json: bool
     """Make a join token; stdout has it alone, or the shell line alone."""
     async with connect(place) as client:
         made = await client.make_token(new)
+        mesh = await client.mesh()
+    if mesh.why:
+        note(f"warning: {line(mesh.why, 500)}")
     if json:
         say_json(made)
         return OK

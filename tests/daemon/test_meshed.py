@@ -208,6 +208,11 @@ async def test_without_a_wheel_of_its_own_machines_still_join_and_it_is_not_trie
         await made.joined(2)
         await made.joined(3)
         assert tried == 1
+        said = made.meshed.describe()
+        assert (said.state, said.why) == (
+            "up",
+            "machines that join cannot install Outrider from here: the installation was changed",
+        )
         made.clock.at += meshed.NO_WHEEL
         await made.meshed.goods()
         assert tried == 2

@@ -767,6 +767,19 @@ async def test_a_copy_that_no_harness_served_says_so(machine: Machine) -> None:
     assert "this copy was not served by a harness, and stands in no checkout" in machine.output
 
 
+async def test_where_the_harness_has_nothing_to_install_the_script_says_why(machine: Machine) -> None:
+    why = (
+        "the installation was changed from release 0.1.0+srca to `reboot`; 'x' while this ran: start it again"
+    )
+    text = script.filled(await asyncio.to_thread(script.read), FINGERPRINT, [], None, None, why)
+    machine.script.write_bytes(text)
+    assert await machine.run(TOKEN) == 1
+    assert machine.output == (
+        "join.sh: the harness cannot hand out Outrider now: the installation was changed from release 0.1.0+srca to "
+        "reboot x while this ran: start it again. Once that is put right, make a new token there\n"
+    )
+
+
 # The script and the shell line
 
 

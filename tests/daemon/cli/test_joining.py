@@ -95,6 +95,17 @@ def test_a_new_token_is_alone_on_stdout_and_its_line_is_beside_it(said: Said, se
     assert json.loads(said("token", "new", "--json")[0])["token"] == "orj_x"
 
 
+def test_a_new_token_comes_with_a_word_where_machines_cannot_install_from_here(
+    said: Said, served: Served
+) -> None:
+    why = "machines that join cannot install Outrider from here: the disk is full"
+    served.mesh.info = api.MeshInfo("up", "hub", why=why)
+    for more in ((), ("--line",), ("--json",)):
+        out, err = said("token", "new", *more)
+        assert err.startswith(f"warning: {why}\n")
+        assert "warning" not in out
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("90s", 90), ("30m", 1800), ("5min", 300), ("12h", 43200), ("2w", 1209600)],
@@ -204,6 +215,11 @@ def test_workers_of_the_mesh_have_columns_of_their_own(said: Said, served: Serve
             api.MeshInfo("up", "hub", how="kernel", port=1, control=2, join=("[::]:3",), workers=4),
             "ok",
             "up, kernel; UDP 1, joining at [::]:3, control TCP 2 inside; 4 workers joined",
+        ),
+        (
+            api.MeshInfo("up", "hub", why="machines cannot install"),
+            "warning",
+            "up, and machines cannot install",
         ),
     ],
 )
