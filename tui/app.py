@@ -15,7 +15,7 @@ from textual.timer import Timer
 from daemon.client import ApiFailure, Back, Client, Lost, Watched
 from daemon.plain import line
 from daemon.protocol import api
-from tui import colours, keymap, palette, patches, places, themes, words
+from tui import beside, colours, keymap, palette, patches, places, themes, words
 from tui.deeds import Given
 from tui.desk import Desk
 from tui.doing import Doing
@@ -111,7 +111,7 @@ class OutriderApp(Posting):
 
     async def _watch(self) -> None:
         while True:
-            await self.guarded(self._watch_once())
+            await beside.guard(self._watch_once(), self.complain)
             await asyncio.sleep(AGAIN)
 
     async def _watch_once(self) -> None:
@@ -137,7 +137,9 @@ class OutriderApp(Posting):
                 if not first:
                     self._toast(ids, before)
                 self.mark(ids)
+                self.send()
                 self.work(self._catch_up(event), "catch up", exclusive=True)
+                self.work(self._limits(), "limits", exclusive=True)
             case api.Info():
                 before = {event.id: known} if (known := self.roster.infos.get(event.id)) else {}
                 waited = known is not None and bool(self.roster.waits(known))
@@ -177,18 +179,21 @@ class OutriderApp(Posting):
             self._link(why)
 
     async def _catch_up(self, state: api.State) -> None:
-        """The models' limits, and the sessions that a State had no room for."""
-        self.send()
+        """The sessions that a State had no room for; what is not among them either is gone."""
+        page = state.sessions
+        while len(page) == api.MAX_LIST:
+            page = tuple(await self.client.list(limit=api.MAX_LIST, after=page[-1].id))
+            self.mark({info.id for info in page if self.roster.take(info)})
+        self.mark(self.roster.forget())
+
+    async def _limits(self) -> None:
+        """The limits of the models' contexts."""
         self.limits = {
             model.name: model.context
             for provider in (await self.client.providers()).providers
             for model in provider.models
         }
         self.mark(set(self.roster.infos))
-        page = state.sessions
-        while len(page) == api.MAX_LIST:
-            page = tuple(await self.client.list(limit=api.MAX_LIST, after=page[-1].id))
-            self.mark({info.id for info in page if self.roster.take(info)})
 
     def mark(self, ids: set[str]) -> None:
         """The screen is to be told of these, soon and together."""
@@ -261,8 +266,9 @@ class OutriderApp(Posting):
     # ---- rows
 
     def row(self, id: str) -> Row:
-        """A session as it is drawn."""
-        info = self.roster.infos[id]
+        """A session as it is drawn, also one that went a moment ago."""
+        info = self.roster.info(id)
+        assert info is not None
         waits = self.roster.waits(info)
         doing = "" if waits else self.doing.of(info)
         return Row(

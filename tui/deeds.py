@@ -8,12 +8,11 @@ from typing import Any, Final
 from msgspec import Struct
 from textual.app import SuspendNotSupported
 from textual.theme import Theme
-from textual.worker import WorkType
 
-from daemon.client import ApiFailure, Client, Unreachable
+from daemon.client import ApiFailure, Client
 from daemon.plain import line, safe
 from daemon.protocol import api
-from tui import editor, words
+from tui import beside, editor, words
 from tui.ahead import Ahead
 from tui.desk import Desk
 from tui.outbox import VIA
@@ -38,16 +37,6 @@ class Given(Struct, frozen=True):
     theme: str = ""
     keys: Mapping[str, str] = {}
     colours: str = "truecolor"
-
-
-class _Held:
-    """Something to be done that may never be begun, as the app ends first: then nothing is said of it."""
-
-    def __init__(self, what: Coroutine[Any, Any, None]) -> None:
-        self.what = what
-
-    def __del__(self) -> None:
-        self.what.close()
 
 
 class Deeds(Ahead):
@@ -86,35 +75,11 @@ class Deeds(Ahead):
 
     def work(self, what: Coroutine[Any, Any, None], group: str, exclusive: bool = False) -> None:
         """Run something beside the screen; what goes wrong is told in a line, and the app goes on."""
-        held = _Held(what)
-
-        async def guarded() -> None:
-            await self.guarded(held.what)
-
-        begun: WorkType[None] = guarded
-        self.run_worker(begun, group=group, exclusive=exclusive, exit_on_error=False)
-
-    async def guarded(self, what: Coroutine[Any, Any, None]) -> None:
-        """Do `what`; an error of it is told, and is over then."""
-        try:
-            await what
-        except Exception as error:  # noqa: BLE001 - the one funnel: a person is told, the app goes on
-            self.complain(error)
+        beside.run(self, what, self.complain, group, exclusive)
 
     def complain(self, error: Exception) -> None:
         """Say what went wrong."""
-        match error:
-            case ApiFailure():
-                text = line(error.message, 1000)
-            case Unreachable():
-                text = f"not done: {line(str(error).partition(';')[0], 500)}"
-            case editor.Failed():
-                text = line(str(error), 500)
-            case OSError() if error.strerror:
-                text = line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 500)
-            case _:
-                text = line(f"a fault of outrider itself: {type(error).__name__}: {error}", 500)
-        self.tell(text, bad=True)
+        self.tell(beside.sentence(error), bad=True)
 
     def tell(self, text: str, bad: bool = False) -> None:
         """A line that goes away by itself."""
@@ -139,13 +104,14 @@ class Deeds(Ahead):
 
     def fork(self, id: str, n: int = 0, draft: str = "") -> None:
         """Copy a session's records before number `n`, all where it is 0, and show the copy."""
-        self.create(api.Create(from_=id, n=n or self.roster.infos[id].n + 1), draft)
+        if (info := self.roster.info(id)) is not None:
+            self.create(api.Create(from_=id, n=n or info.n + 1), draft)
 
     def stop(self, id: str, ask: bool = False) -> None:
         """Stop what a session does."""
         if ask:
-            info = self.roster.infos[id]
-            if info.status != "stepping":
+            info = self.roster.info(id)
+            if info is not None and info.status != "stepping":
                 self.tell(f"{self._called(id)} is {info.status}: there is nothing to stop")
                 return
             self._confirm(f"Stop {self._called(id)}?", "stop", lambda: self.work(self._stop(id), "stop"))
@@ -187,7 +153,8 @@ class Deeds(Ahead):
         self.tell(f"{self._called(id)} has ended")
 
     def _called(self, id: str) -> str:
-        return f"“{line(words.title(self.roster.infos[id]), 60)}”"
+        info = self.roster.info(id)
+        return f"“{line(words.title(info), 60)}”" if info else f"session {line(id, 60)}"
 
     def _confirm(self, question: str, word: str, then: Callable[[], None], typed: bool = False) -> None:
         def answered(yes: bool | None) -> None:

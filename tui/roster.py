@@ -25,6 +25,8 @@ class Roster:
 
     def __init__(self, seen: Mapping[str, str] | None = None, began: str = "") -> None:
         self.infos: dict[str, api.Info] = {}
+        self.gone: dict[str, api.Info] = {}  # that the daemon has no longer, as they were
+        self._named: set[str] = set()  # since the last state
         self.workers: dict[str, api.WorkerInfo] = {}
         self.loaded = False
         self.seen: dict[str, str] = dict(seen or {})
@@ -34,15 +36,34 @@ class Roster:
         """Take a first or new state in; returns the ids of what changed."""
         self.loaded = True
         self.set_workers(state.workers)
+        self._named.clear()
+        for info in state.sessions:  # also one that has fewer records by now: its file was put back
+            if (known := self.infos.get(info.id)) is not None and info.n < known.n:
+                del self.infos[info.id]
         return {info.id for info in state.sessions if self.take(info)}
 
     def take(self, info: api.Info) -> bool:
         """Take one session in; whether it is new or another than before. An older one than is known is passed over."""
+        self._named.add(info.id)
         known = self.infos.get(info.id)
         if known == info or (known is not None and info.n < known.n):
             return False
         self.infos[info.id] = info
+        self.gone.pop(info.id, None)
         return True
+
+    def forget(self) -> set[str]:
+        """Let go of the sessions that nothing has named since the last state, when all behind it was read too.
+
+        Files of sessions may be deleted while the daemon is down. Returns their ids.
+        """
+        gone = self.infos.keys() - self._named
+        self.gone |= {id: self.infos.pop(id) for id in gone}
+        return gone
+
+    def info(self, id: str) -> api.Info | None:
+        """A session as it is known, or as it was when it was there last."""
+        return self.infos.get(id) or self.gone.get(id)
 
     def set_workers(self, workers: Iterable[api.WorkerInfo]) -> None:
         self.workers = {worker.name: worker for worker in workers}

@@ -44,6 +44,7 @@ class FakeClient(Client):
         self.done: list[tuple[str, ...]] = []
         self.posts: dict[str, tuple[str, tuple[api.Part, ...]]] = {}  # by idempotency key
         self.refusal: ApiFailure | None = None  # of the next posts
+        self.info_refusal: ApiFailure | None = None  # of what is asked about a session
         self.cut_posts = 0  # how many posts are taken and their answers lost
         self.hangs = asyncio.Event()  # a call waits for it while it is not set
         self.hangs.set()
@@ -59,6 +60,10 @@ class FakeClient(Client):
             stored(n, "message", f"text {n}", via="test") for n in range(1, info.n + 1)
         ]
         self.tell(info)
+
+    def remove(self, id: str) -> None:
+        """Its file is deleted, of which nobody is told: a daemon does that only while it is down."""
+        del self.infos[id], self.found[id]
 
     def tell(self, event: Watched | ApiFailure) -> None:
         """An event of the daemon."""
@@ -109,6 +114,10 @@ class FakeClient(Client):
         if self.gone:
             raise Unreachable(self.gone)
 
+    def _known(self, id: str) -> None:
+        if id not in self.infos:
+            raise ApiFailure(404, f"there is no session {id}")
+
     # ---- what the UI calls
 
     async def events(self, first: int = api.FIRST) -> AsyncGenerator[Watched, None]:
@@ -125,18 +134,24 @@ class FakeClient(Client):
             self._daemon.remove(queue)
 
     async def follow(self, id: str, after: int = 0, deltas: bool = False) -> AsyncGenerator[Followed, None]:
+        self._known(id)
         queue: asyncio.Queue[Followed] = asyncio.Queue()
         self._sessions.setdefault(id, []).append(queue)
         try:
             for record in self.found[id][after:]:
                 yield record
             while True:
-                yield await queue.get()
+                event = await queue.get()
+                self._known(id)
+                yield event
         finally:
             self._sessions[id].remove(queue)
 
     async def info(self, id: str) -> api.Info:
         await self._there()
+        if self.info_refusal is not None:
+            raise self.info_refusal
+        self._known(id)
         return self.infos[id]
 
     async def list(

@@ -69,6 +69,26 @@ def test_an_older_word_of_a_session_does_not_take_the_place_of_a_newer_one() -> 
     assert roster.take(info("a", n=9, title="new"))
 
 
+def test_what_nothing_has_named_since_the_last_state_is_forgotten_and_known_as_it_was() -> None:
+    roster = made(info("a"), info("b"), info("c"), info("d"))
+    roster.state(api.State((info("a"),), (worker(),)))
+    roster.take(info("b"))  # on a page behind it
+    roster.take(info("e"))  # made meanwhile
+    assert roster.forget() == {"c", "d"}
+    assert ids(roster.rows()) == ["e", "b", "a"]
+    assert roster.info("c") == info("c")
+    assert roster.info("z") is None
+    assert roster.forget() == set()
+    assert roster.take(info("c"))
+    assert roster.forget() == set()
+
+
+def test_a_state_goes_before_what_was_known_where_a_file_was_put_back() -> None:
+    roster = made(info("a", n=9))
+    assert roster.state(api.State((info("a", n=8, title="old"),), ())) == {"a"}
+    assert roster.infos["a"].n == 8
+
+
 def test_a_session_waits_where_it_is_at_work_and_none_of_its_workers_is_here() -> None:
     roster = made(
         info("a", "stepping", config=FAR),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from daemon.client import ApiFailure
+from daemon.client import ApiFailure, Back
 from daemon.protocol import api
 from daemon.protocol.records import Config, Usage, WorkerRef
 from tests.tui.daemonfake import FakeClient, info, stored
@@ -562,3 +562,67 @@ async def test_from_a_record_or_another_screen_one_goes_to_the_next_session_and_
         on.app.open_session("b2")
         await on.until(lambda: on.app.shown == "b2")
         assert len(on.app.screen_stack) == 2
+
+
+async def test_a_session_that_is_not_there_says_why_it_does_not_open_and_opens_when_it_is_put_back(
+    tmp_path: Path,
+) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        await on.sees("Mend the fence")
+        known, found = client.infos["a1"], client.found["a1"]
+        client.remove("a1")
+        await on.press("enter")
+        await on.sees("not read: there is no session a1; its file is not in the daemon's folder")
+        await on.sees("it cannot be read, and takes no message")
+        assert "loading" not in on.text()
+        assert "Send" not in on.text()
+        await on.write("x")
+        assert on.one(Composer).text == ""
+        client.lose()
+        client.back()
+        await on.until(lambda: "a1" not in on.app.roster.infos)
+        client.add(known, *found)
+        await on.sees("first words")
+        await on.sees("write a message")
+        assert "not read" not in on.text()
+
+
+async def test_a_session_whose_file_goes_while_it_is_open_stays_readable_and_what_is_written_too(
+    tmp_path: Path,
+) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        found = await opened(on)
+        await on.sees("first words")
+        await on.write("half a thought")
+        client.remove("a1")
+        client.stream("a1", Back())
+        await on.sees("not read: there is no session a1;")
+        assert "first words" in on.text()
+        assert found.text == "half a thought"
+        client.back()
+        await on.until(lambda: "a1" not in on.app.roster.infos)
+        for key in ("ctrl+x", "ctrl+r", "f8"):
+            await on.press(key)
+            await on.press("escape")
+        assert on.app.is_running
+
+
+@pytest.mark.parametrize("status", [401, 429, 500, 503])
+async def test_a_session_that_is_refused_for_now_says_so_and_opens_later(
+    tmp_path: Path, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tui.screens.session.REFUSED", 0.01)
+    client = one()
+    async with running(client, tmp_path) as on:
+        await on.sees("Mend the fence")
+        client.info_refusal = ApiFailure(status, "the daemon is starting")
+        await on.press("enter")
+        await on.sees("not read: the daemon is starting; it is tried again every")
+        await on.write("meanwhile")
+        client.info_refusal = None
+        await on.sees("first words")
+        await on.until(lambda: "not read" not in on.text())
+        assert on.one(Composer).text == "meanwhile"
+        assert on.said() == []

@@ -414,3 +414,32 @@ async def test_a_session_of_an_agent_has_its_name_before_the_title_and_is_found_
         await on.sees("1 of 4 sessions")
         await on.press("enter")
         await on.sees("✓ closed  greeter · Say hello")
+
+
+async def test_a_session_whose_file_was_deleted_while_the_daemon_was_down_leaves_the_list(
+    tmp_path: Path,
+) -> None:
+    client = three()
+    async with running(client, tmp_path) as on:
+        await on.until(lambda: table(on).ids == ("c3", "b2", "a1"))
+        await on.press("j")
+        client.lose()
+        client.remove("b2")
+        client.back()
+        await on.until(lambda: table(on).ids == ("c3", "a1"))
+        assert table(on).cursor == "a1"
+        await on.until(lambda: "2 sessions" in on.text() and "gate" not in on.text())
+
+
+async def test_of_thousands_the_deleted_ones_alone_leave_the_list(tmp_path: Path) -> None:
+    client = FakeClient()
+    for n in range(2500):
+        client.add(info(f"{n:016x}", updated=f"2026-11-30T12:{n // 60:02}:{n % 60:02}.000Z"))
+    async with running(client, tmp_path) as on:
+        await on.until(lambda: len(table(on).ids) == 2500)
+        client.lose()
+        for n in (3, 2400):
+            client.remove(f"{n:016x}")
+        client.back()
+        await on.until(lambda: len(table(on).ids) == 2498)
+        assert on.said() == []

@@ -14,6 +14,7 @@ from daemon.client import ApiFailure, Back, Followed, Lost, Unreachable
 from daemon.plain import line, seconds
 from daemon.protocol import api
 from daemon.protocol.records import Record
+from tui import beside
 from tui.ahead import focus_now
 from tui.log.keys import BINDINGS
 from tui.log.messages import Failed, Moved, Opened, Picture, Said, Source
@@ -40,7 +41,7 @@ class LogView(RecordActions):
         def show(self, info: api.Info) -> None:
             log = self.query_one(LogView)
             log.open(info.id, self.client, info.n)            # returns at once, loads in a worker
-            self.run_worker(self.follow(log, info), group="follow", exclusive=True, exit_on_error=False)
+            beside.run(self, self.follow(log, info), self.failed, "follow", exclusive=True)
 
         async def follow(self, log, info):
             async with aclosing(self.client.follow(info.id, info.n, deltas=True)) as events:
@@ -93,6 +94,16 @@ class LogView(RecordActions):
         """Number of the last record that is known, 0 for none: where to follow from."""
         return self.pane.last
 
+    @property
+    def opened(self) -> bool:
+        """Whether a session is shown."""
+        return self._source is not None
+
+    def say(self, text: str) -> None:
+        """Say something below the records until more comes; nothing takes it away."""
+        self.pane.say(line(text, 1000))
+        self._touch()
+
     def focus(self, scroll_visible: bool = True) -> Self:
         """Give the records the focus."""
         self._rows.focus(scroll_visible)
@@ -116,7 +127,7 @@ class LogView(RecordActions):
         """Try again to load what could not be loaded."""
         if self._source is not None:
             load = self._load(self._session, self._source, self.pane)
-            self.run_worker(load, name="log", group="load", exclusive=True, exit_on_error=False)
+            beside.run(self, load, self._failed, "load", exclusive=True)
 
     def feed(self, event: Followed) -> None:
         """Take an event of `Client.follow(session, last, deltas=True)` in; records seen before are passed over."""
@@ -170,7 +181,7 @@ class LogView(RecordActions):
         if self.pane.missed and not self._asking and self._source is not None:
             self._asking = True
             ask = self._ask(self._session, self._source, self.pane)
-            self.run_worker(ask, name="log bodies", group="bodies", exit_on_error=False)
+            beside.run(self, ask, self._failed, "bodies")
         shown = (self.pane.follow, self.pane.new)
         if shown != self._shown:
             self._shown = shown
@@ -185,27 +196,23 @@ class LogView(RecordActions):
 
     async def _load(self, session: str, source: Source, pane: Pane) -> None:
         last = pane.last
-        try:
-            if pane.ledger.noted < last:
-                tail = await source.records(session, max(0, last - TAIL), min(last, TAIL))
-                pane.preview(tail)
-                self._redraw()
-            self.post_message(Opened(last))
-            while (after := pane.ledger.noted) < last:
-                found = await source.headers(session, after, min(HEADERS, last - after))
-                pane.note(record.header for record in found)
-                await asyncio.sleep(
-                    0
-                )  # a source may have them all at hand, and keys want to be heard in between
-                if pane.ledger.noted == after:
-                    raise ApiFailure(
-                        502, f"the headers after record {after} of session {session} did not come"
-                    )
-            pane.noted()
-        except (ApiFailure, Unreachable) as error:
-            self.post_message(Failed(line(str(error), 500)))
-            return
+        if pane.ledger.noted < last:
+            tail = await source.records(session, max(0, last - TAIL), min(last, TAIL))
+            pane.preview(tail)
+            self._redraw()
+        self.post_message(Opened(last))
+        while (after := pane.ledger.noted) < last:
+            found = await source.headers(session, after, min(HEADERS, last - after))
+            pane.note(record.header for record in found)
+            await asyncio.sleep(0)  # a source may have them all at hand, and keys want to be heard in between
+            if pane.ledger.noted == after:
+                raise ApiFailure(502, f"the headers after record {after} of session {session} did not come")
+        pane.noted()
         self._touch()
+
+    def _failed(self, error: Exception) -> None:
+        """Records could not be read; a fault of ours would be the same again."""
+        self.post_message(Failed(beside.sentence(error), isinstance(error, ApiFailure | Unreachable)))
 
     async def _ask(self, session: str, source: Source, pane: Pane) -> None:
         """Get the bodies that are missed on the screen, until none is."""
@@ -216,8 +223,6 @@ class LogView(RecordActions):
                 pane.keep(await source.records(session, wanted.after, wanted.limit))
                 pane.layout()
                 self._rows.sync()
-        except (ApiFailure, Unreachable) as error:
-            self.post_message(Failed(line(str(error), 500)))
         finally:
             if pane is self.pane:
                 self._asking = False
@@ -349,17 +354,13 @@ class LogView(RecordActions):
     def _find(self, step: int) -> None:
         assert self._search is not None
         found = self._found(self._search, step * self._search.step)
-        self.run_worker(found, name="log search", group="search", exclusive=True, exit_on_error=False)
+        beside.run(self, found, self._failed, "search", exclusive=True)
 
     async def _found(self, search: Search, step: int) -> None:
         pane, source = self.pane, self._source
         if source is None:
             return
-        try:
-            hit = await search.find(pane, source, self._session, step)
-        except (ApiFailure, Unreachable) as error:
-            self.post_message(Failed(line(str(error), 500)))
-            return
+        hit = await search.find(pane, source, self._session, step)
         if pane is self.pane:
             self._show(search, hit)
 

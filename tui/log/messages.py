@@ -33,11 +33,14 @@ class Opened(LogMessage):
 
 
 class Failed(LogMessage):
-    """Records could not be read: `why` is a sentence. What is there stays; `LogView.reload` tries again."""
+    """Records could not be read: `why` is a sentence. What is there stays; `LogView.reload` tries again, where that
+    is of use: `again`.
+    """
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, again: bool = True) -> None:
         super().__init__()
         self.why = why
+        self.again = again
 
 
 class Fork(LogMessage):

@@ -13,7 +13,7 @@ from tui.log.draw import LiveBlock, draw, folds
 from tui.log.drawn import Drawn, Folds
 from tui.log.heights import Heights
 from tui.log.ledger import KINDS, Ledger
-from tui.log.text import EMPTY, Row
+from tui.log.text import EMPTY, Row, wrap
 
 AROUND: Final = 48  # records that are asked for on both sides of those that are missed
 STEP: Final = 3  # rows that j and k move within a record that is taller than the screen
@@ -176,7 +176,7 @@ class Pane:
         for block in blocks.values():
             rows += block.rows(self.columns, self.ledger.call(block.stream.call))
         if self.said:
-            rows += [EMPTY, Row(((self.said[: self.columns], "hint"),))]
+            rows += [EMPTY, *wrap([(self.said, "hint")], self.columns)]
         self._live_rows = rows
 
     # Folds.

@@ -11,11 +11,11 @@ from textual.css.query import NoMatches
 from textual.timer import Timer
 from textual.widgets import Static
 
-from daemon.client import Back, Followed, Lost, Unreachable
+from daemon.client import ApiFailure, Back, Followed, Lost, Unreachable
 from daemon.plain import line, seconds
 from daemon.protocol import api
 from daemon.protocol.records import Record
-from tui import attach, words
+from tui import attach, beside, words
 from tui.ahead import focus_now
 from tui.desk import Chip, Unsent
 from tui.keymap import key
@@ -32,6 +32,11 @@ from tui.widgets.table import SessionTable
 
 KEEP: Final = 0.5  # seconds of writing after which a draft is kept
 AGAIN: Final = 1.0  # seconds until a daemon that was just there is asked again
+REFUSED: Final = 5.0  # and one that has refused
+PASSING: Final = frozenset(
+    {401, 403, 429}
+)  # refusals that may pass, as every 5xx: a key is given, a crowd goes
+NONE: Final = 404
 STOPS: Final = frozenset({"session.stop", "composer.stop"})
 WRITES: Final = frozenset({"session.compose", "composer.send", "composer.newline"})
 SIDE: Final = 90  # columns from which the list can stand beside a session
@@ -60,6 +65,8 @@ class SessionScreen(DaemonScreen):
         self._keeping: Timer | None = None  # the draft is about to be kept
         self._status = ""  # as the line at the bottom knows it
         self._failed = False  # the log could not be read
+        self._failure = ""  # why that was, as it was told
+        self._out = ""  # why it will not be read any more
         self.ready = False  # the draft stands in the composer
 
     def compose(self) -> ComposeResult:
@@ -90,28 +97,49 @@ class SessionScreen(DaemonScreen):
         self.query_one("#sending").display = self.query_one("#chips").display = False
         self._show()
         self._show_sending()
-        self.run_worker(self.outrider.guarded(self._follow()), group="follow", exit_on_error=False)
+        self._begin()
 
     # ---- what comes
 
-    async def _follow(self) -> None:
-        app = self.outrider
-        info = await self._info()
-        app.roster.take(info)
-        self._show()
-        self.log_view.open(info.id, app.client, info.n)
-        async with aclosing(app.client.follow(info.id, info.n, deltas=True)) as events:
-            async for event in events:
-                self._take(event)
+    def _begin(self) -> None:
+        self._out = ""
+        beside.run(self, self._follow(), self.outrider.complain, "follow", exclusive=True)
 
-    async def _info(self) -> api.Info:
-        """The session as it stands, once a daemon is there."""
+    async def _follow(self) -> None:
+        """Follow the session until it is refused for good, and then say so in its log."""
         while True:
             await self.outrider.linked.wait()
             try:
-                return await self.outrider.client.info(self.session)
+                await self._followed()
+                return
             except Unreachable:
                 await asyncio.sleep(AGAIN)
+            except ApiFailure as error:
+                why = line(error.message, 500)
+                if error.status < 500 and error.status not in PASSING:
+                    self._ended(why, error.status == NONE)
+                    return
+                self.log_view.say(f"not read: {why}; it is tried again every {seconds(REFUSED)}")
+                await asyncio.sleep(REFUSED)
+
+    async def _followed(self) -> None:
+        app, view = self.outrider, self.log_view
+        if not view.opened:
+            info = await app.client.info(self.session)
+            app.roster.take(info)
+            view.open(info.id, app.client, info.n)
+            self._show()
+        view.say("")
+        async with aclosing(app.client.follow(self.session, view.last, deltas=True)) as events:
+            async for event in events:
+                self._take(event)
+
+    def _ended(self, why: str, gone: bool) -> None:
+        """It will not be read (on)."""
+        self._out, self._more = why, ""
+        go = "its file is not in the daemon's folder; esc goes back to the list" if gone else "esc goes back"
+        self.log_view.say(f"not read: {why}; {go}")
+        self._show()
 
     def _take(self, event: Followed) -> None:
         self.log_view.feed(event)
@@ -141,9 +169,13 @@ class SessionScreen(DaemonScreen):
         self.outrider.mark(set())
 
     def _refresh(self, ids: frozenset[str]) -> None:
+        if not self.ready:
+            return
         if self._failed and not self.outrider.lost:
             self._failed = False
             self.log_view.reload()
+        if self._out and self.session in self.outrider.roster.infos and self.session in ids:
+            self._begin()  # its file was put back
         self._show()
         side = self.query_one("#side", SessionTable)
         if side.display:
@@ -160,16 +192,18 @@ class SessionScreen(DaemonScreen):
         app = self.outrider
         try:
             self.query_one(Banner).tell(app.lost)
-            if self.session in app.roster.infos:
+            if app.roster.info(self.session) is not None:
                 row = app.row(self.session)
                 if row.info.status != self._status:
                     self._status = row.info.status
                     self.refresh_bindings()
                 self.query_one(SessionHeader).show(row, self._note or self._more)
                 over = row.info.status in OVER
-                self.composer.read_only = over
+                self.composer.read_only = over or bool(self._out)
                 self.composer.placeholder = (
-                    f"it is {row.info.status}; ctrl+f makes a copy that can go on"
+                    "it cannot be read, and takes no message"
+                    if self._out
+                    else f"it is {row.info.status}; ctrl+f makes a copy that can go on"
                     if over
                     else "write a message"
                 )
@@ -181,7 +215,7 @@ class SessionScreen(DaemonScreen):
         info = self.outrider.roster.infos.get(self.session)
         status = info.status if info else ""
         stop = frozenset() if status == "stepping" else STOPS
-        stop |= WRITES if status in OVER else frozenset()
+        stop |= WRITES if status in OVER or self._out else frozenset()
         stop |= frozenset() if self.outrider.desk.unsent(self.session) else {"session.take-back"}
         return stop if status in RETRIED else stop | {"session.retry"}
 
@@ -212,8 +246,12 @@ class SessionScreen(DaemonScreen):
 
     def on_failed(self, event: log.Failed) -> None:
         self._more = ""
-        self._failed = True
-        self.outrider.tell(event.why, bad=True)
+        if event.again:
+            self._failed = True
+            self.set_timer(REFUSED, lambda: self._refresh(frozenset()))
+        if event.why != self._failure:  # once, however often it is tried again
+            self._failure = event.why
+            self.outrider.tell(event.why, bad=True)
 
     def on_picture(self, event: log.Picture) -> None:
         self.outrider.work(self._picture(event.n, event.media), "picture")

@@ -11,7 +11,7 @@ from textual.widgets import TextArea
 from textual.widgets.text_area import Location, Selection
 
 from daemon.plain import safe
-from tui import attach
+from tui import attach, beside
 from tui.desk import Chip
 from tui.keymap import key
 
@@ -187,6 +187,9 @@ class Composer(TextArea):
         else:
             self.action_delete_left()
 
+    def _failed(self, error: Exception) -> None:
+        self.post_message(self.Tells(beside.sentence(error), bad=True))
+
     # ---- completion
 
     def action_complete(self) -> None:
@@ -195,7 +198,7 @@ class Composer(TextArea):
         if begun is None:
             self.screen.focus_next()
         else:
-            self.run_worker(self._complete(begun), group="complete", exclusive=True, exit_on_error=False)
+            beside.run(self, self._complete(begun), self._failed, "complete", exclusive=True)
 
     def _begun(self) -> str | None:
         row, column = self.cursor_location
@@ -229,7 +232,7 @@ class Composer(TextArea):
         event.prevent_default()
         text = safe(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         if path := attach.pasted_path(text):
-            self.run_worker(self._paste_picture(path, text), group="paste", exit_on_error=False)
+            beside.run(self, self._paste_picture(path, text), self._failed, "paste")
         elif len(text) > attach.LONG_PASTE:
             self._set_chips((*self.chips, attach.pasted(text)))
         else:
@@ -237,11 +240,7 @@ class Composer(TextArea):
 
     async def _paste_picture(self, path: str, text: str) -> None:
         """The picture at a path that was pasted becomes an attachment; where there is none, the text stays text."""
-        try:
-            chip = await asyncio.to_thread(attach.picture, path)
-        except attach.NotPostable as error:
-            self.post_message(self.Tells(str(error), bad=True))
-            return
+        chip = await asyncio.to_thread(attach.picture, path)
         if chip is None:
             self._type(text, *self.selection)
         else:
