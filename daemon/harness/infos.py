@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from daemon.chain import Chain
 from daemon.protocol import api
-from daemon.protocol.records import BadRecord, Config, Record, Status
+from daemon.protocol.records import BadRecord, Config, Record, Status, instant
 from daemon.provider import prices
 from daemon.statefile.errors import Damage
 from daemon.statefile.index import Row
@@ -28,12 +28,13 @@ def describe(
     status: Status = "stepping" if stepping else chain.status
     if damage is not None:
         status = "damaged"
+    created, updated = _times(chain, origin)
     return api.Info(
         id=id,
         status=status,
         config=chain.config or Config(model=""),
-        created=chain.created,
-        updated=chain.updated,
+        created=created,
+        updated=updated,
         n=chain.n if readable is None else min(chain.n, readable),
         prompt=chain.prompt,
         usage=chain.usage,
@@ -42,6 +43,16 @@ def describe(
         cost=cost(chain.spent) if chain.spent else None,
         damage="" if damage is None else f"record {damage.n} at byte {damage.offset}: {damage.reason}",
     )
+
+
+def _times(chain: Chain, origin: api.Origin | None) -> tuple[str, str]:
+    """When a session was made and when something last came to it: to a copy nothing has before its own first record.
+
+    What a copy's records say is about its source; it counts where nobody knows when the copy was made.
+    """
+    if origin is None or instant(origin.time) is None:
+        return chain.created, chain.updated
+    return origin.time, chain.updated if chain.n >= origin.n else origin.time
 
 
 def read(

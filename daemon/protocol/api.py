@@ -142,11 +142,14 @@ class Kicked(Struct, frozen=True):
     status: Status
 
 
-class Origin(Struct, frozen=True):
-    """Where a copied session came from: records 1 to n-1 of `session`."""
+class Origin(Struct, frozen=True, omit_defaults=True):
+    """Where a copied session came from: records 1 to n-1 of `session`; `time`: when it was made, empty where that is
+    not known.
+    """
 
     session: str
     n: int
+    time: str = ""
 
 
 class Info(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 FILE: Final = "index.db"
 BESIDE: Final = ("", "-wal", "-shm", "-journal")  # what SQLite makes of its name
-SCHEMA: Final = 2  # one more for each change of the table, or of how an Info is made within one release
+SCHEMA: Final = 3  # one more for each change of the table, or of how an Info is made within one release
 FAILURES: Final = 3  # indexes that a process may lose on this disk, then it keeps one in memory
 CHEAP: Final = 0.005  # seconds of processor time that a look at the folder may cost as often as it likes
 SHARE: Final = 10  # for each second that a dearer one costs, so many seconds without one

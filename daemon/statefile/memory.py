@@ -15,7 +15,7 @@ from typing import Final
 
 from daemon.protocol import records
 from daemon.protocol.api import Origin
-from daemon.protocol.records import BadRecord, Record
+from daemon.protocol.records import BadRecord, Record, stamp
 from daemon.statefile import lock, points
 from daemon.statefile.errors import Damage, MissingError, StateFileError
 from daemon.statefile.index import Index
@@ -195,7 +195,7 @@ class MemoryStore:
         lines = (await source.headers(0)).split(b"\n")[:-1]
         at = points.check(id, n, source.n, lines)
         made = self._made(source.pieces(0, at - 1))
-        self._origins[made.id] = Origin(id, at)
+        self._origins[made.id] = Origin(id, at, stamp(self._clock()))
         return made.id
 
     def origin(self, id: str) -> Origin | None:

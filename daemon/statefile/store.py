@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from daemon.protocol.api import Origin
-from daemon.protocol.records import Record, Spent
+from daemon.protocol.records import Record, Spent, stamp
 from daemon.statefile import blocks, lock, points
 from daemon.statefile.descriptors import FLAGS, MAX_OPEN, Descriptors, open_file
 from daemon.statefile.errors import (
@@ -199,7 +199,7 @@ class Store:
     async def _copy(self, source: Log, n: int) -> str:
         fill = partial(copy_bytes, source.path, source.span(0, n - 1)[1])
         try:
-            id, fd = await self._publish(fill, Origin(source.id, n))
+            id, fd = await self._publish(fill, Origin(source.id, n, stamp(self._clock())))
         except blocks.Unread as error:
             raise source.not_read(error) from error
         os.close(fd)

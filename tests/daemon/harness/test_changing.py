@@ -172,7 +172,8 @@ async def test_an_ended_session_takes_nothing_more_and_a_copy_goes_on(store: Sto
                 await attempt
         copy = await b.harness.create(api.Create(from_=id))
         info = await b.harness.info(copy)
-        assert (info.status, info.from_) == ("closed", api.Origin(id, info.n + 1))
+        assert info.from_ is not None
+        assert (info.status, info.from_.session, info.from_.n) == ("closed", id, info.n + 1)
         await b.post(copy, "go on")
         assert await b.rest(copy) == "closed"
 
@@ -302,7 +303,9 @@ async def test_nothing_comes_after_the_end_of_a_session_found_at_a_start(tmp_pat
 async def test_a_session_that_could_not_end_goes_on(tmp_path: Path) -> None:
     id = await _left(tmp_path, says(text("done")))
     async with _found(tmp_path, says(text("again"))) as b:
-        await b.harness.census.complete.wait()  # its list of sessions would find a file that memory knows otherwise
+        await (
+            b.harness.census.complete.wait()
+        )  # its list of sessions would find a file that memory knows otherwise
         session = await b.harness._sessions.get(id)
         append, began, go = session.log.append, asyncio.Event(), asyncio.Event()
 

@@ -87,19 +87,21 @@ def folded(data: Path) -> list[api.Info]:
     infos = []
     for path in (data / "sessions").glob("*.state"):
         one = chain.fold(read(path))
-        origin = path.with_suffix(".from")
+        sidecar = path.with_suffix(".from")
+        origin = msgspec.json.decode(sidecar.read_bytes(), type=api.Origin) if sidecar.exists() else None
+        made = origin.time if origin is not None else ""
         infos.append(
             api.Info(
                 id=path.stem,
                 status=one.status if one.n else "damaged",
                 config=one.config or Config(""),
-                created=one.created,
-                updated=one.updated,
+                created=made or one.created,
+                updated=made if origin is not None and made and one.n < origin.n else one.updated,
                 n=one.n,
                 prompt=one.prompt,
                 usage=one.usage,
                 title=one.title,
-                from_=msgspec.json.decode(origin.read_bytes(), type=api.Origin) if origin.exists() else None,
+                from_=origin,
             )
         )
     return sorted(infos, key=lambda info: (info.updated, info.id), reverse=True)
@@ -450,7 +452,9 @@ async def test_a_copy_takes_what_is_on_disk(store: Store, tmp_path: Path) -> Non
         assert log.durable_n < log.n
         copied = await b.harness.create(api.Create(from_=id))
         assert (await b.harness.info(copied)).n == log.durable_n
-        assert (await b.harness.info(copied)).from_ == api.Origin(id, log.durable_n + 1)
+        origin = (await b.harness.info(copied)).from_
+        assert origin is not None
+        assert (origin.session, origin.n) == (id, log.durable_n + 1)
         await log.sync()
 
 
@@ -581,3 +585,31 @@ async def go_through(data: Path, happens: list[tuple[Any, ...]]) -> None:
             meddle(data, ids, op)
         if not left:
             return
+
+
+async def test_a_copy_is_listed_by_when_it_was_made_until_something_comes_to_it(
+    store: Store, tmp_path: Path
+) -> None:
+    async with bench(store, Same(), FakePool("w")) as b:
+        old, new = await b.session("old"), await b.session("new")
+        await settled(b, [old, new])
+        copy = await b.harness.create(api.Create(from_=old))
+        source, made = await b.harness.info(old), await b.harness.info(copy)
+        assert [info.id for info in await b.harness.list()] == [copy, new, old]
+        assert made.created == made.updated > (await b.harness.info(new)).updated
+        await b.harness.patch_config(new, "me", api.ConfigPatch(context=99))
+        assert [info.id for info in await b.harness.list()] == [new, copy, old]
+        await b.post(copy, "on")
+        await b.rest(copy)
+        info = await b.harness.info(copy)
+        assert (info.created, info.updated > made.updated) == (made.created, True)
+        other = await b.harness.create(api.Create(from_=old))
+        assert await listed(b) == folded(tmp_path)
+    path_of(tmp_path, copy).with_suffix(".from").unlink()
+    spoilt = f'{{"session":"{old}","n":{source.n + 1},"time":"noon"}}'
+    path_of(tmp_path, other).with_suffix(".from").write_text(spoilt)
+    (tmp_path / "index.db").unlink()
+    async with bench(store, Same(), FakePool("w")) as b:  # it is as its records say
+        told = {info.id: info for info in await b.harness.list()}
+        assert (told[copy].created, told[copy].updated) == (source.created, info.updated)
+        assert (told[other].created, told[other].updated) == (source.created, source.updated)
