@@ -1,6 +1,7 @@
 """What a person can do to a daemon and its sessions, each deed beside the screen and its error told in a line."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from daemon.protocol import api
 from tui import beside, editor, words
 from tui.ahead import Ahead
 from tui.desk import Desk
+from tui.log import clipboard
 from tui.outbox import VIA
 from tui.roster import Roster
 from tui.screens.confirm import Confirm
@@ -86,6 +88,20 @@ class Deeds(Ahead):
         self.notify(
             safe(text), severity="error" if bad else "information", markup=False, timeout=8 if bad else 4
         )
+
+    def copy(self, text: str, what: str = "") -> None:
+        """Copy to the terminal's clipboard and say so, or what to do instead. `what`: the text for people."""
+        self.copy_to_clipboard(text)
+        said, sure = clipboard.said(text, os.environ, what)
+        if sure:
+            self.tell(said)
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Also Textual's own way, by ctrl+c: where nothing arrives, that is said."""
+        super().copy_to_clipboard(text)
+        said, sure = clipboard.said(text, os.environ)
+        if not sure:
+            self.tell(said, bad=True)
 
     # ---- deeds
 

@@ -6,12 +6,18 @@ from typing import Final
 from daemon.plain import count, size
 
 TAKEN: Final = 74_994  # bytes of text in base64 that xterm takes, and after it many others
+BROWSER: Final = "textual"  # the TERM_PROGRAM of a page that `outrider --web` serves
 
 
-def said(text: str, environ: Mapping[str, str]) -> tuple[str, bool]:
-    """(what to say of a text that was sent to the clipboard, whether nothing speaks against its having arrived)."""
-    much = count(text.count("\n") + 1, "line") if "\n" in text else count(len(text), "character")
+def said(text: str, environ: Mapping[str, str], what: str = "") -> tuple[str, bool]:
+    """(what to say of a text that was sent to the clipboard, whether nothing speaks against its having arrived).
+
+    `what`: the text for people; without it its length stands there.
+    """
+    much = what or (count(text.count("\n") + 1, "line") if "\n" in text else count(len(text), "character"))
     length = len(text.encode()) * 4 // 3
+    if environ.get("TERM_PROGRAM") == BROWSER:  # whatever terminal its server was started in
+        return f"copied {much}", True
     if environ.get("TERM") == "linux":
         return "this console has no clipboard: open the session in another terminal to copy", False
     if environ.get("TERM_PROGRAM") == "Apple_Terminal":

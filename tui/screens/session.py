@@ -235,7 +235,8 @@ class SessionScreen(DaemonScreen):
         self.toggle_class("zoomed")
 
     def on_copied(self, event: log.Copied) -> None:
-        self.outrider.tell(event.said, bad=not event.sure)
+        if event.sure:  # else the app has said it
+            self.outrider.tell(event.said)
 
     def on_said(self, event: log.Said) -> None:
         self.outrider.tell(event.text)

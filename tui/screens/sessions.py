@@ -192,5 +192,4 @@ class SessionsScreen(DaemonScreen):
         self.outrider.end(self.table.cursor)
 
     def action_copy(self) -> None:
-        self.app.copy_to_clipboard(self.table.cursor)
-        self.outrider.tell(f"copied {self.table.cursor}")
+        self.outrider.copy(self.table.cursor, self.table.cursor)

@@ -187,5 +187,4 @@ class KeysScreen(DaemonScreen):
 
     def action_copy(self) -> None:
         text = f"[tui.keys]\n{msgspec.json.encode(self.query_one(NamedRows).named).decode()} = ''\n"
-        self.app.copy_to_clipboard(text)
-        self.outrider.tell("copied a line for outrider.toml; write the key between the quotes")
+        self.outrider.copy(text, "a line for outrider.toml; write the key between the quotes")

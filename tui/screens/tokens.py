@@ -272,5 +272,4 @@ class MadeTokenDialog(Dialog[None]):
 
     def action_copy(self, what: str) -> None:
         text = self._made.line if what == "line" else self._made.token
-        self.app.copy_to_clipboard(line(text, LONGEST))
-        self.outrider.tell(f"the {what} went to the clipboard, where the terminal allows it (OSC 52)")
+        self.outrider.copy(line(text, LONGEST), f"the {what}, where the terminal allows it (OSC 52)")

@@ -147,8 +147,7 @@ class WorkersScreen(DaemonScreen):
         self.app.push_screen(TokensScreen())
 
     def action_copy(self) -> None:
-        self.app.copy_to_clipboard(self.rows.named)
-        self.outrider.tell(f"copied {self.rows.named}")
+        self.outrider.copy(self.rows.named, self.rows.named)
 
     def action_cordon(self) -> None:
         if (worker := self.worker) is not None:

@@ -1,6 +1,6 @@
 import pytest
 
-from tui.log.clipboard import said
+from tui.log.clipboard import BROWSER, said
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,7 @@ from tui.log.clipboard import said
         ({"TERM_PROGRAM": "Apple_Terminal"}, "Command-C", False),
         ({"VTE_VERSION": "7600"}, "hold Shift", False),
         ({"STY": "1.tty"}, "hold Shift", False),
+        ({"STY": "1.tty", "VTE_VERSION": "7600", "TERM_PROGRAM": BROWSER}, "copied 2 lines", True),
     ],
 )
 def test_it_is_said_what_became_of_a_copy(environ: dict[str, str], words: str, sure: bool) -> None:
@@ -25,3 +26,7 @@ def test_a_long_text_may_not_arrive() -> None:
         "copied 70,000 characters, 93.3 kB: more than many terminals take",
         False,
     )
+
+
+def test_what_was_copied_may_have_a_name() -> None:
+    assert said("a1", {}, "the id") == ("copied the id", True)

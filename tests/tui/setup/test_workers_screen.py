@@ -168,10 +168,10 @@ async def test_a_token_is_shown_once_with_its_line_and_both_can_be_copied(
         await at.shows("Token 1 (rack 7) lets 3 machines join", "echo orj_x | sh", "shown this once")
         assert served.mesh.made == [api.NewToken("rack 7", 3, 86400.0, True)]
         await at.press("y")
-        await at.tells("the line went to the clipboard")
+        await at.tells("copied the line, where")
         assert at.app.clipboard == "echo orj_x | sh"
         await at.press("Y")
-        await at.tells("the token went to the clipboard")
+        await at.tells("copied the token, where")
         assert at.app.clipboard == "orj_x"
         await at.press("escape")
         await at.loses("orj_x")
