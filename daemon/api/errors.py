@@ -55,7 +55,7 @@ def explain(error: ValidationError, type: Any = None) -> str:
     """A sentence that begins with the field, out of msgspec's; `type` is what the whole body was to be."""
     text, where = str(error), ""
     if found := _AT.match(text):
-        text, where = found[1], found[2]
+        text, where = found[1], found[2].replace("[...]", "")  # some value of a table: which one is not told
     fields = {field.encode_name: field.type for field in structs.fields(type)} if _is_struct(type) else {}
     if found := _UNKNOWN.match(text):
         field = f"{where}.{found[1]}" if where else found[1]

@@ -36,6 +36,7 @@ class Frames:
         self._session = session
         self._steps = steps
         self._told = seen
+        self._asked = False  # the request of the step to come is told, since its answer streams in
         self._traceparent = traceparent
         self._held: list[Record] = []
         self._began = began
@@ -54,7 +55,9 @@ class Frames:
         """What a live piece is here, nothing for most."""
         match event:
             case api.Delta(kind="text"):
-                return self._event(wire.MessageDelta(event.text), now)
+                return self._answering(now) + self._event(wire.MessageDelta(event.text), now)
+            case api.Delta(kind="thinking" | "call"):
+                return self._answering(now)
             case api.RetryEvent():
                 again = f"{event.why}; tried again in {event.wait:.1f} s"
                 return self._event(wire.Warned("retry", again), now)
@@ -99,11 +102,24 @@ class Frames:
         held, self._held = self._held, []
         if kind == "step" and self._told != record.header.id:
             first = next((one for one in held if one.header.step == record.header.id), record)
-            yield self._event(wire.ModelRequest(2 * self._steps + 1), first.header.time)
+            yield self._request(first.header.time)
+        if kind in ("step", "error", "end"):
+            self._told, self._asked = "", False
         for one in held:
             if one.kind not in BLOCKS or (kind == "step" and one.header.step == record.header.id):
                 yield from self._frame(one)
         yield from self._frame(record)
+
+    def _answering(self, now: str) -> bytes:
+        """Before what streams in of an answer: its request, where no stream has told it."""
+        return b"" if self._told else self._request(now)
+
+    def _request(self, ts: str) -> bytes:
+        """The request of the step to come, once."""
+        if self._asked:
+            return b""
+        self._asked = True
+        return self._event(wire.ModelRequest(2 * self._steps + 1), ts)
 
     def _frame(self, record: Record) -> Iterator[bytes]:
         data = self._data(record)

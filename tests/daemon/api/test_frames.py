@@ -135,10 +135,39 @@ def test_the_request_that_asked_is_named_in_every_frame() -> None:
 
 def test_live_pieces_have_no_number() -> None:
     frames, now = Frames(ID), "2026-01-01T00:00:00Z"
-    assert parsed(frames.live(api.Delta("text", "He"), now)) == [(0, "message.delta", {"text": "He"})]
+    told = parsed(frames.live(api.Delta("text", "He"), now))
+    assert told[-1] == (0, "message.delta", {"text": "He"})
     assert frames.live(api.Delta("thinking", "hm"), now) == b""
+    assert frames.live(api.Delta("output", "x"), now) == b""
     assert parsed(frames.live(api.RetryEvent("429", 1.5, 2), now))[0][2]["kind"] == "retry"
     assert parsed(frames.live(api.Restart(), now))[0][2]["kind"] == "restart"
+
+
+def test_a_request_is_told_once_and_before_whatever_it_brought() -> None:
+    book, now = turn(), "2026-01-01T00:00:00Z"
+    frames, told = Frames(ID), []
+    for record in book.records:
+        if record.kind in ("text", "call"):
+            piece = api.Delta("text" if record.kind == "text" else "call", "x")
+            told += parsed(frames.live(piece, now))
+        told += parsed(frames.of([record]))
+    assert parsed(Frames(ID).of(book.records)) == [frame for frame in told if frame[1] != "message.delta"]
+    kinds = [type for _, type, _ in told]
+    assert kinds.index("model.request") < kinds.index("message.delta")
+    began = next(n for n, record in enumerate(book.records) if record.header.step)
+    late = Frames(ID, 0, book.records[began].header.step)
+    assert [type for _, type, _ in parsed(late.live(api.Delta("text", "x"), now))] == ["message.delta"]
+
+
+def test_what_streams_in_after_a_failure_is_of_another_request() -> None:
+    book, now = Book(), "2026-01-01T00:00:00Z"
+    frames = Frames(ID)
+    piece = api.Delta("call", "x")
+    assert [type for _, type, _ in parsed(frames.live(piece, now))] == ["model.request"]
+    assert frames.live(piece, now) + frames.live(api.Restart(), now).partition(b"event")[0] == b""
+    book.error("no such model", "provider")
+    frames.of(book.records)
+    assert [type for _, type, _ in parsed(frames.live(piece, now))] == ["model.request"]
 
 
 @given(st.data())

@@ -6,6 +6,7 @@ import io
 import json
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,9 @@ async def test_what_streams_in_comes_between_the_steps_that_it_is_of(path: Path)
                 so_far = ""
         assert spoken == [("Hello", "Hello"), ("World", "World")]
         assert so_far == ""
+        types = [type for _, type, _ in told if type.startswith(("model", "message.delta"))]
+        one = ["model.request", "message.delta", "model.response"]
+        assert [type for type, _ in groupby(types)] == [*one, *one]
 
 
 async def test_of_two_turns_posted_at_once_one_is_taken(path: Path) -> None:
@@ -295,6 +299,14 @@ async def test_a_creates_odd_body_is_made_or_refused_and_never_fails(
             assert answer.status in statuses, (await answer.text())[:500]
             made = answer.status == 201
         assert s.b.harness.census.count("v1") == made
+
+
+async def test_a_number_that_is_none_is_refused_by_where_it_stands(path: Path) -> None:
+    async with server(path, FakeProvider()) as s:
+        body = io.BytesIO(b'{"inputs": {"who": 1e999}}')
+        async with s.http.post(f"http://x{V1}", data=body, headers=JSON) as answer:
+            why = (await answer.json())["error"]["message"]
+            assert (answer.status, why) == (422, "inputs: number out of range")
 
 
 async def test_a_number_of_any_size_is_taken_as_an_input(path: Path) -> None:
