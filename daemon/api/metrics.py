@@ -69,6 +69,12 @@ class _Now(Collector):
             ("output_tokens", "Tokens that a provider wrote.", counts.output_tokens),
         ]:
             yield _counter(f"outrider_{name}", what, "provider", values)
+        failures = CounterMetricFamily(
+            "outrider_step_failures", "Steps that failed, by class of error.", labels=["provider", "code"]
+        )
+        for labels, count in sorted(counts.failures.items()):
+            failures.add_metric(labels, count)
+        yield failures
         by_failed = {"false": counts.calls[False], "true": counts.calls[True]}
         yield _counter("outrider_calls", "Tool calls with a result.", "failed", by_failed)
         answers = {str(status): count for status, count in sorted(counts.answers.items())}

@@ -14,6 +14,9 @@ class Counts:
         self.steps: Counter[str] = Counter()
         self.tries: Counter[str] = Counter()
         self.retries: Counter[str] = Counter()
+        self.failures: Counter[tuple[str, str]] = (
+            Counter()
+        )  # steps that came to nothing: by provider, class of error
         self.prompt_tokens: Counter[str] = Counter()
         self.output_tokens: Counter[str] = Counter()
         self.calls: Counter[bool] = Counter()  # by whether the result says that it failed
@@ -28,6 +31,11 @@ class Counts:
         self.steps[provider] += 1
         self.prompt_tokens[provider] += usage.prompt
         self.output_tokens[provider] += usage.output
+
+    def trying(self, provider: str, tried: int) -> None:
+        """A request goes out, the how manieth for the same answer."""
+        self.tries[provider] += 1
+        self.retries[provider] += tried > 1
 
     def appended(self, stored: Sequence[Record]) -> None:
         """Records went into a session's file: a header line and a body each, and their two newlines."""

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
+from functools import partial
 from hashlib import sha256
 from typing import Final, Protocol, assert_never
 
@@ -104,6 +105,7 @@ class Stepper:
                 raise ProviderError(over, code=limits.code(chain, config, model))
             await self._ask(session, config, provider, model)
         except ProviderError as error:
+            self._tell(session, error)
             await session.append(error_draft(error.code, error.message, sent=session.take_sent()))
             return chain.status
         if chain.orphans and chain.status != "failed":
@@ -150,8 +152,8 @@ class Stepper:
         """
         step_id, blocks, broken = secrets.token_hex(8), list[Record](), 0
         outcome: Outcome | None = None
-        self._counts.tries[provider.name] += 1
-        async with aclosing(stream(provider, request, session=self._http)) as events:
+        sending = partial(self._counts.trying, provider.name)
+        async with aclosing(stream(provider, request, session=self._http, sending=sending)) as events:
             async for event in events:
                 match event:
                     case Delta():
@@ -160,9 +162,14 @@ class Stepper:
                         block = _block(session, event, step_id, provider.name)
                         blocks += await session.append(block, durable=False)
                     case Retry():
-                        self._counts.tries[provider.name] += 1
-                        self._counts.retries[provider.name] += 1
-                        log.warning("provider retry", session=session.id, why=event.why, wait=event.wait)
+                        log.warning(
+                            "provider retry",
+                            session=session.id,
+                            model=session.config.model,
+                            attempt=event.attempt,
+                            wait=round(event.wait, 1),
+                            why=event.why,
+                        )
                         session.live.put(api.RetryEvent(event.why, event.wait, event.attempt))
                         if event.restart:
                             session.live.put(api.Restart())
@@ -176,6 +183,19 @@ class Stepper:
         return step_id, blocks, outcome, broken
 
     async def _introduce(self, session: Session, config: Config) -> None:
+    def _tell(self, session: Session, error: ProviderError) -> None:
+        """A step came to nothing: for the log and the counts."""
+        model = session.config.model
+        self._counts.failures[model.partition("/")[0], error.code] += 1
+        log.warning(
+            "step failed",
+            session=session.id,
+            model=model,
+            code=error.code,
+            status=error.status,
+            why=error.message,
+        )
+
         """Before a step: the AGENTS.md files of workers that are here, or have this folder, for the first time, and the
         list of workers when it has changed. Both are appended, so that what was sent before stays as it was.
         """

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Final, Protocol, runtime_checkable
 
@@ -67,8 +67,11 @@ async def stream(
     *,
     session: aiohttp.ClientSession | None = None,
     policy: RetryPolicy = POLICY,
+    sending: Callable[[int], None] = lambda tried: None,
 ) -> AsyncGenerator[Streamed, None]:
     """What the provider answers: deltas, blocks as they complete, retries, and last an Outcome.
+
+    `sending` is called with the number of each try, from 1, when it goes out.
 
     `session` may be None for a provider with its own transport. Raises ProviderError when it is over; no key stands
     in its message. Cancelled, or closed with `aclose`, it closes the connection at once.
@@ -83,6 +86,7 @@ async def stream(
         try:
             if isinstance(provider, Signs):
                 ready = await provider.sign(request)
+            sending(tried)
             async with aclosing(_once(provider, transport, ready, policy)) as events:
                 async for event in events:
                     yield event

@@ -32,6 +32,7 @@ async def test_metrics_count_what_happened(harness: FakeHarness, path: Path) -> 
     counts.step("anthropic", Usage(1, 20, 300, 4000))
     counts.tries["anthropic"] += 2
     counts.retries["anthropic"] += 1
+    counts.failures["anthropic", "auth"] += 1
     counts.calls[True] += 1
     counts.posts += 7
     line, data = records.encode(Record(draft("text", "hello").header, b"hello"))
@@ -78,6 +79,7 @@ async def test_metrics_count_what_happened(harness: FakeHarness, path: Path) -> 
         ("outrider_steps_total", "anthropic"): 1,
         ("outrider_provider_tries_total", "anthropic"): 2,
         ("outrider_provider_retries_total", "anthropic"): 1,
+        ("outrider_step_failures_total", "authanthropic"): 1,
         ("outrider_prompt_tokens_total", "anthropic"): 4301,
         ("outrider_output_tokens_total", "anthropic"): 20,
         ("outrider_calls_total", "true"): 1,
