@@ -182,7 +182,6 @@ class Stepper:
             raise ProviderError("the provider's answer had no end", code="provider")
         return step_id, blocks, outcome, broken
 
-    async def _introduce(self, session: Session, config: Config) -> None:
     def _tell(self, session: Session, error: ProviderError) -> None:
         """A step came to nothing: for the log and the counts."""
         model = session.config.model
@@ -196,6 +195,7 @@ class Stepper:
             why=error.message,
         )
 
+    async def _introduce(self, session: Session, config: Config) -> None:
         """Before a step: the AGENTS.md files of workers that are here, or have this folder, for the first time, and the
         list of workers when it has changed. Both are appended, so that what was sent before stays as it was.
         """
