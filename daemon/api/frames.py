@@ -21,6 +21,7 @@ BLOCKS: Final = frozenset({"text", "thinking", "call"})
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 STOPPED: Final = "stopped"  # the code of the error record that a stop leaves
+DAMAGED: Final = "damaged"  # the kind of error that no record can be of
 
 
 class Frames:
@@ -92,6 +93,10 @@ class Frames:
         late = b"".join(
             event for record in held if record.kind not in BLOCKS for event in self._frame(record)
         )
+        if info.damage:
+            late += self._event(
+                wire.Failed(f"the session's file is damaged: {info.damage}", DAMAGED), info.updated
+            )
         return late + self._event(last, info.updated, info.n)
 
     def _take(self, record: Record) -> Iterator[bytes]:

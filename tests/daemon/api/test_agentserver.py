@@ -453,4 +453,7 @@ async def test_a_session_whose_first_record_does_not_read_is_told_without_a_time
         async with s.http.get(f"http://x{V1}/{id}/events") as answer:
             frames = [line for line in (await answer.text()).splitlines() if line.startswith("data: ")]
         assert all(datetime.fromisoformat(json.loads(frame[6:])["ts"]) for frame in frames)
-        assert '"type":"session.ended"' in frames[-1]
+        why, last = (json.loads(frame[6:]) for frame in frames[-2:])
+        assert (why["type"], why["data"]["kind"]) == ("error", "damaged")
+        assert why["data"]["message"].startswith("the session's file is damaged: record 1 at byte 0: ")
+        assert (last["type"], last["data"]["reason"]) == ("session.ended", "error")
