@@ -38,6 +38,7 @@ def join(
     if text != STDIN:
         _without_the_token(text)
     if user:
+        _check_for(user)
         return _as(user)
     allowed = allowance(file, as_root, environ)
     if name and not scratch:
@@ -47,8 +48,9 @@ def join(
     found = place or joining.folder(config.workers_folder(environ), token)
     config.check_socket(found / keeper.SOCKET)
     station.log_to_stderr()
+    backend = "" if dropped.launcher(environ)[0] else config.worker_mesh(environ, file)[0]
     try:
-        membership = asyncio.run(joining.join(found, token, name, release.own()))
+        membership = asyncio.run(joining.join(found, token, name, release.own(), backend))
     except JoinError as error:
         raise _told(error) from error
     except station.LinkBusy as error:
@@ -74,6 +76,16 @@ def resume(scratch: str, name: str, file: str, as_root: bool, user: str, environ
     if membership is None:
         raise VerbError(f"the worker of {found} is in no mesh: {NOBODYS}", USAGE)
     return _work(found, membership, allowed, file, as_root, environ)
+
+
+def _check_for(user: str) -> None:
+    """Raises VerbError where root cannot make the mesh's interface for that user's worker."""
+    if os.geteuid() != 0:
+        return  # which is told of
+    try:
+        asyncio.run(joining.check_machine("auto"))
+    except JoinError as error:
+        raise _told(error) from error
 
 
 def _as(user: str) -> int:

@@ -10,10 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
+import msgspec
+
 from daemon.worker import keeper, smallfiles, station, tunnel
 from daemon.worker.tunnel import Tunnel
-from mesh import asking, identity, keys, token
+from mesh import asking, handle, identity, keys, picking, token
 from mesh.asking import NotReached, Refused
+from mesh.handle import HelperError
 from mesh.identity import Membership as Membership
 from mesh.identity import PrivateFileError
 from mesh.keys import Pair
@@ -72,10 +75,22 @@ def folder(workers: Path, asked: Token) -> Path:
     return workers / f"harness-{asked.fingerprint.hex()[:8]}"
 
 
-async def join(scratch: Path, asked: Token, name: str, release: str) -> Membership:
+async def check_machine(backend: str) -> None:
+    """Nothing where this machine has what its end of a mesh takes. Raises JoinError."""
+    try:
+        found = await handle.examine(msgspec.convert(backend, picking.Backend), 0)
+    except HelperError as error:
+        log.warning("%s", error)  # the interface itself shows it
+        return
+    if isinstance(found, picking.Off):
+        raise JoinError(f"this machine cannot be a worker yet: {found.said}. The token was not used")
+
+
+async def join(scratch: Path, asked: Token, name: str, release: str, backend: str = "") -> Membership:
     """Be a member of the token's mesh; one that is already is left as it is, and takes no use of the token.
 
-    `name`: the one to ask for, empty for one made of the hostname. Raises JoinError and station.LinkBusy.
+    `name`: the one to ask for, empty for one made of the hostname. `backend`: the machine is checked for it before a
+    token is used; empty: it was. Raises JoinError and station.LinkBusy.
     """
     if pid := await asyncio.to_thread(keeper.holder, scratch / station.LOCK):
         raise station.LinkBusy(f"process {pid} is the worker of {scratch} already")
@@ -92,6 +107,8 @@ async def join(scratch: Path, asked: Token, name: str, release: str) -> Membersh
     elif not kept.removed and (found := await _as_it_stands(scratch, kept)) is not None:
         log.info("this machine is in the mesh of %s already, as %s", _harness(found), found.answer.name)
         return found
+    if backend not in ("", "off"):  # what its operator turned off by hand is no lack
+        await check_machine(backend)
     try:
         if kept is not None and (kept.removed or kept.fingerprint != asked.fingerprint):
             await asyncio.to_thread(_forget, scratch)

@@ -120,6 +120,23 @@ def test_an_expired_and_a_revoked_token_are_refused_with_what_to_do(hub: Housed,
         assert "Traceback" not in said.stderr
 
 
+def test_a_machine_without_wireguard_is_told_what_to_install_and_spends_no_token(
+    hub: Housed, gpu: Joiner, own: Path
+) -> None:
+    text = token(hub)
+    gpu.configure('[mesh]\nbackend = "wireguard-go"\n')
+    (own / "bin").mkdir()
+    for name in ("ip", "sh", "bash"):
+        (own / "bin" / name).symlink_to(str(shutil.which(name)))
+    for users in (gpu.as_root, ("--user=nobody",))[: 2 if BACKEND == "wireguard-go" else 1]:
+        said = gpu.verb("--join", "-", *users, input=text, PATH=str(own / "bin"))
+        assert (said.returncode, "install the package wireguard-go" in said.stderr) == (1, True), said.stderr
+        assert "The token was not used" in said.stderr
+        assert "Traceback" not in said.stderr
+    *_, made = hub.json("token")
+    assert (made["state"], made["uses"]) == ("good", 1)
+
+
 @pytest.mark.parametrize("hears", [True, False])
 async def test_a_machine_that_was_removed_may_try_one_token_after_another(
     hub: Housed, gpu: Joiner, hears: bool
