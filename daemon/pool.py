@@ -121,6 +121,7 @@ class Pool(Roster):
         expect: str = "",
         like: str = "",
         remove: bool = False,
+        undoes: tuple[str, str] | None = None,
         age: float | None = None,
         begun: bool = False,
     ) -> int:
@@ -128,8 +129,8 @@ class Pool(Roster):
 
         With `session` and `call` it happens at most once, like a run: what was lost with the connection is found
         again, and WorkerGone is raised where the worker's journal is younger than the call. Without them a lost
-        connection has it written again. `mode`, `expect`, `like`, `remove` as in frames.Write; `age` as in `run`.
-        Raises Refused and Cordoned.
+        connection has it written again. `mode`, `expect`, `like`, `remove`, `undoes` as in frames.Write; `age` as in
+        `run`. Raises Refused and Cordoned.
         """
         frame = frames.Write(
             id=0,
@@ -141,6 +142,7 @@ class Pool(Roster):
             expect=expect,
             like=like,
             remove=remove,
+            undoes=undoes,
         )
         exchange.check(frame)
 

@@ -192,15 +192,15 @@ class Calls:
             changes = await asyncio.to_thread(patch.plan, sections, files)
         except patch.PatchError as error:
             raise BadCall(f"{error}\nNothing was changed.") from error
-        written: list[patch.Change] = []
+        written: list[tuple[str, patch.Change]] = []
         for at, change in enumerate(changes):
             id = call if at == len(changes) - 1 else _part(call, at)
             try:
                 await self._apply(session, id, change, ref)
             except Refused as error:
-                back = await self._put_back(written, ref)
+                back = await self._put_back(session, written, ref)
                 raise BadCall(f"{change.path} could not be written: {error}. {back}") from error
-            written.append(change)
+            written.append((id, change))
         return draft("result", patch.summary(changes), for_=call, worker=ref.name)
 
     async def _content(self, path: str, ref: WorkerRef) -> bytes | None:
@@ -211,7 +211,14 @@ class Calls:
                 return None
             raise
 
-    async def _apply(self, session: str, call: str, change: patch.Change, ref: WorkerRef) -> None:
+    async def _apply(
+        self,
+        session: str,
+        call: str,
+        change: patch.Change,
+        ref: WorkerRef,
+        undoes: tuple[str, str] | None = None,
+    ) -> None:
         await self._pool.write(
             ref.name,
             change.path,
@@ -220,16 +227,20 @@ class Calls:
             session=session,
             call=call,
             remove=change.after is None,
+            undoes=undoes,
             like=change.source or "",
             expect=sha256(change.before).hexdigest() if change.before is not None else "",
             begun=True,
         )
 
-    async def _put_back(self, written: Sequence[patch.Change], ref: WorkerRef) -> str:
-        """Undo what was written; says how that went."""
-        for change in patch.undo(written):
+    async def _put_back(
+        self, session: str, written: Sequence[tuple[str, patch.Change]], ref: WorkerRef
+    ) -> str:
+        """Undo what was written, each under its id; says how that went. Folders made for a new file go with it."""
+        changes = patch.undo([change for _, change in written])
+        for change, (id, _) in zip(changes, reversed(written), strict=True):
             try:
-                await self._apply("", "", change, ref)
+                await self._apply("", "", change, ref, (session, id) if change.after is None else None)
             except (Refused, WorkerGone) as error:
                 return (
                     f"{change.path} was changed before that and could not be put back ({error}): look at it."

@@ -100,8 +100,10 @@ class Write(_Frame, frozen=True, tag="write"):
     `session` and `call`, where given, journal the write like a run, so it happens at most once. `mode` is for
     a new file; an existing one keeps its own. `expect`, where given, is the SHA-256 (hex) of the content that
     is to be replaced: another one is an error of code `changed` and nothing is written. `like`: an existing file
-    whose mode and owner a new one takes. `remove`: the file is removed instead, and there is no body. `append`: the
-    pieces go behind what is there, which `expect` has to name; one that is given up leaves the file as it was.
+    whose mode and owner a new one takes. `remove`: the file is removed instead, and there is no body; `undoes`, where
+    given, is the [session, call] of the write that made it, and the folders that were made for that go as well where
+    they are empty. `append`: the pieces go behind what is there, which `expect` has to name; one that is given up
+    leaves the file as it was.
     """
 
     id: int
@@ -113,6 +115,7 @@ class Write(_Frame, frozen=True, tag="write"):
     expect: str = ""
     like: str = ""
     remove: bool = False
+    undoes: tuple[str, str] | None = None
     append: bool = False
     last: bool = False
 

@@ -8,6 +8,7 @@ import os
 import secrets
 import stat
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -99,6 +100,9 @@ class Writing:
         self._folder = -1
         self._spare = ""  # the temporary file's name in it
         self._made: list[str] = []  # folders that were made for it, the innermost first
+        self.tidy: tuple[
+            str, ...
+        ] = ()  # folders that go with a file that is removed where they are empty, likewise
         self.temporary = ""
         self.size = 0
         try:
@@ -236,6 +240,7 @@ class Writing:
             if self.remove:
                 os.unlink(name, dir_fd=folder)
                 os.unlink(self._spare, dir_fd=folder)
+                remove_empty(self.tidy)
             else:
                 os.rename(self._spare, name, src_dir_fd=folder, dst_dir_fd=folder)
             self.temporary = ""
@@ -260,10 +265,20 @@ class Writing:
                 if fd >= 0:
                     os.close(fd)
             self._fd = self._folder = -1
-            with contextlib.suppress(OSError):  # another one may stand there by now
-                for folder in self._made:
-                    os.rmdir(folder)
+            remove_empty(self._made)
             self._made.clear()
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The folders that were made for it and would go again with it, the innermost first."""
+        return tuple(self._made)
+
+
+def remove_empty(folders: Iterable[str]) -> None:
+    """Remove folders, the innermost first, up to one in which something else stands by now."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            os.rmdir(folder)
 
 
 def _refuse_unnamed(real: str, asked: str) -> None:
@@ -285,6 +300,7 @@ class Appending:
 
     temporary = ""  # nothing is put in place
     remove = False
+    made = ()
 
     def __init__(self, frame: frames.Write, access: Access = EVERYWHERE) -> None:
         path = self.asked = resolve(frame.path, frame.cwd)

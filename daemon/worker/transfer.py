@@ -112,6 +112,10 @@ async def receive_file(
     """
     if bool(frame.session) != bool(frame.call):
         raise Refusal("bad_request", "`session` and `call` go together: give both, or neither")
+    if frame.undoes and not frame.remove:
+        raise Refusal(
+            "bad_request", "`undoes` goes with `remove`: only a file that was made can be taken back"
+        )
     key = (frame.session, frame.call) if frame.call else None
     if (before := await writes.before(key)) is not None:
         return before
@@ -119,7 +123,9 @@ async def receive_file(
     if frame.append:
         writing = await limited(files.Appending, frame, access, undo=files.Appending.drop)
     else:
+        tidy = await writes.made(frame.undoes) if frame.undoes else ()
         writing = await limited(files.Writing, frame, access, undo=files.Writing.drop)
+        writing.tidy = tidy
     used = Used(writing.drop)
     try:
         last = False

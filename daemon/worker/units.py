@@ -56,7 +56,10 @@ class Forgotten(Struct, frozen=True, kw_only=True, tag_field="unit", tag="forgot
 
 
 class Result(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How it ended: the fields of frames.Result, the tail as `text`; `size` of a written file."""
+    """How it ended: the fields of frames.Result, the tail as `text`; `size` of a written file.
+
+    `made`: the folders that were made for the file, the innermost first.
+    """
 
     ended: float
     exit: int | None = None
@@ -70,6 +73,7 @@ class Result(Struct, frozen=True, omit_defaults=True, kw_only=True):
     images: tuple[frames.Image, ...] = ()
     text: str = ""
     size: int = 0
+    made: tuple[str, ...] = ()
 
 
 class Entry:

@@ -38,6 +38,13 @@ class Writes:
             )
         return (await asyncio.to_thread(self._journal.result, key)).size
 
+    async def made(self, key: journal.Key) -> tuple[str, ...]:
+        """The folders that were made for the write of this name, the innermost first; none where it is not known."""
+        entry = self._journal.entries.get(key)
+        if entry is None or entry.kind != "write" or not entry.ended:
+            return ()
+        return (await asyncio.to_thread(self._journal.result, key)).made
+
     async def commit(self, writing: files.Writing | files.Appending, key: journal.Key | None) -> int:
         """Put a sealed file in place; the bytes written. Goes on to its end even when the caller is cancelled."""
         try:
@@ -100,6 +107,7 @@ class Writes:
                         size=writing.size,
                     )
                 )
+            made = writing.made
             try:
                 writing.commit()
             except Refusal:
@@ -107,6 +115,8 @@ class Writes:
                     self._journal.forget(key)
                 raise
             if key:
-                self._journal.finish(key, journal.Result(ended=time.time(), exit=0, size=writing.size))
+                self._journal.finish(
+                    key, journal.Result(ended=time.time(), exit=0, size=writing.size, made=made)
+                )
         finally:
             writing.drop()

@@ -70,6 +70,26 @@ async def test_a_write_that_fails_puts_back_what_was_written(store: Store) -> No
         assert "could not be written" in (await b.bodies(id, "result"))[0]
 
 
+async def test_a_file_that_is_put_back_takes_the_folders_made_for_it_along(store: Store) -> None:
+    undone = []
+
+    class Pool(FakePool):
+        async def write(self, worker, path, data, *, undoes=None, **more):  # type: ignore[no-untyped-def]
+            undone.append((path, undoes))
+            return await super().write(worker, path, data, **more)
+
+    pool = Pool("w")
+    pool.files = {"a.py": b"one\n", "b.py": b"one\n"}
+    pool.broken = {"b.py"}
+    patch = PATCH.replace("*** Delete File: old.txt", "*** Update File: b.py\n@@\n-one\n+ONE")
+    async with bench(store, asks(patch), pool) as b:
+        id = await b.session(tools="patch")
+        await b.rest(id)
+        assert "Nothing was changed" in (await b.bodies(id, "result"))[0]
+        assert pool.files == {"a.py": b"one\n", "b.py": b"one\n"}
+        assert undone[-2:] == [("new/b.txt", (id, "c.1")), ("a.py", None)]
+
+
 @pytest.mark.parametrize(
     ("journal", "says_", "writes"),
     [(["c.0", "c"], "Patched.", 0), (["c.0"], "look at them", 0), ([], "M a.py", 3)],

@@ -32,6 +32,7 @@ FULL: dict[str, Any] = {  # a value other than the default for every field, by n
     "expect": "ab" * 32,
     "like": "/src/old",
     "remove": True,
+    "undoes": ("s", "c"),
     "append": True,
     "last": True,
     "reason": "it was idle",

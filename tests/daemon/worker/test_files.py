@@ -330,6 +330,28 @@ async def test_a_removal_takes_the_file_away_once(dial: Dial, tmp_path: Path) ->
     assert os.listdir(tmp_path) == ["f"]
 
 
+async def test_a_write_that_is_undone_takes_along_the_empty_folders_made_for_it_and_no_other(
+    dial: Dial, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    for call, path in (("1", "mine/a/b/f"), ("2", "mine/a/c/g"), ("3", "mine/a/c/h")):
+        await dial.write(tmp_path / path, b"x", session="s", call=call)
+    await dial.write(tmp_path / "mine/a/c/h", b"", remove=True, undoes=("s", "3"))
+    assert os.listdir(tmp_path / "mine/a/c") == ["g"], "none was made for it"
+    await dial.write(tmp_path / "mine/a/b/f", b"", remove=True, undoes=("s", "1"))
+    assert os.listdir(tmp_path / "mine/a") == ["c"], "only what is empty goes"
+    await dial.write(tmp_path / "mine/a/c/g", b"", remove=True, undoes=("s", "2"))
+    assert os.listdir(tmp_path / "mine/a") == [], "this one was made for another"
+    await dial.write(tmp_path / "mine/d/e/i", b"x", session="s", call="4")
+    await dial.write(tmp_path / "mine/d/e/i", b"", remove=True)
+    assert os.listdir(tmp_path / "mine/d/e") == [], "a removal that undoes nothing takes no folder along"
+    await dial.write(tmp_path / "mine/d/e/i", b"x", session="s", call="5")
+    await dial.write(tmp_path / "mine/d/e/i", b"", remove=True, undoes=("s", "4"))
+    assert sorted(os.listdir(tmp_path / "mine")) == ["a"]
+    with pytest.raises(Refused, match="`undoes` goes with `remove`"):
+        await dial.write(tmp_path / "f", b"x", undoes=("s", "4"))
+
+
 async def test_a_removed_link_leaves_what_it_points_to(dial: Dial, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x")
     (tmp_path / "link").symlink_to(tmp_path / "f")
