@@ -224,7 +224,10 @@ async def test_a_post_while_the_daemon_is_away_waits_and_arrives_once(tmp_path: 
         await on.write("patience")
         await on.press("enter")
         await on.sees("↑ waits for the daemon: patience")
+        client.hangs.clear()
         client.back()
+        await on.sees("↑ on its way: patience")
+        client.hangs.set()
         await on.until(lambda: client.texts == [("a1", "patience")])
         await on.until(lambda: "↑" not in on.text())
 

@@ -15,9 +15,9 @@ from daemon.client import ApiFailure, Back, Followed, Lost, Unreachable
 from daemon.plain import line, seconds
 from daemon.protocol import api
 from daemon.protocol.records import Record
-from tui import attach, beside, words
+from tui import attach, beside
 from tui.ahead import focus_now
-from tui.desk import Chip, Unsent
+from tui.desk import Chip
 from tui.keymap import key
 from tui.log import messages as log
 from tui.log.logview import LogView
@@ -28,6 +28,7 @@ from tui.widgets.banner import Banner
 from tui.widgets.composer import Composer
 from tui.widgets.header import SessionHeader
 from tui.widgets.hints import Hints
+from tui.widgets.sending import Sending
 from tui.widgets.table import SessionTable
 
 KEEP: Final = 0.5  # seconds of writing after which a draft is kept
@@ -76,7 +77,7 @@ class SessionScreen(DaemonScreen):
                 yield SessionHeader(id="head")
                 yield Banner(id="banner")
                 yield LogView(id="log")
-                yield Static("", id="sending", markup=False)
+                yield Sending(self.outrider.outbox.hitch, id="sending")
                 yield Static("", id="chips", markup=False)
                 yield Composer(id="composer")
         yield Hints()
@@ -94,7 +95,7 @@ class SessionScreen(DaemonScreen):
         self.composer.put(draft.text, draft.chips, draft.history)
         self.ready = True
         self.composer.focus()
-        self.query_one("#sending").display = self.query_one("#chips").display = False
+        self.query_one("#chips").display = False
         self._show()
         self._show_sending()
         self._begin()
@@ -177,6 +178,7 @@ class SessionScreen(DaemonScreen):
         if self._out and self.session in self.outrider.roster.infos and self.session in ids:
             self._begin()  # its file was put back
         self._show()
+        self._show_sending()
         side = self.query_one("#side", SessionTable)
         if side.display:
             rows = tuple(info.id for info in self.outrider.roster.rows())
@@ -331,21 +333,9 @@ class SessionScreen(DaemonScreen):
         self.keep()
 
     def _show_sending(self) -> None:
-        posts = self.outrider.desk.unsent(self.session)
-        shown = self.query_one("#sending", Static)
-        shown.display = bool(posts)
-        shown.update("\n".join(self._sending(post, post is posts[0]) for post in posts))
-        self.refresh_bindings()
-
-    def _sending(self, post: Unsent, first: bool) -> str:
-        """How a post stands, and why it does."""
-        text, hitch = line(post.text or "attachments", 100), self.outrider.outbox.hitch(post)
-        if self.outrider.lost:
-            return f"↑ waits for the daemon: {text}"
-        if hitch is not None:
-            again = words.clock(hitch.again)
-            return f"↑ not taken yet, tried again at {again}: {text}\n  {hitch.why}"
-        return f"↑ {'on its way' if first else 'waits for the one before'}: {text}"
+        app = self.outrider
+        if self.query_one(Sending).show(app.desk.unsent(self.session), bool(app.lost)):
+            self.refresh_bindings()
 
     def on_composer_left(self) -> None:
         self.log_view.focus()
