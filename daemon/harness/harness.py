@@ -86,6 +86,7 @@ class Harness:
                 counts=self._counts,
                 environments=self._environments,
                 cost=cost,
+                listed=self._copy_to_workers,
             ),
             queue=Queue(max_steps),
             pool=pool,

@@ -61,7 +61,10 @@ class Models(Protocol):
 
 
 class Stepper:
-    """Steps sessions with the providers and workers it was given; keeps nothing about a session itself."""
+    """Steps sessions with the providers and workers it was given; keeps nothing about a session itself.
+
+    `listed` is called where a session with a past is told of its workers anew: on each it has a file of its own.
+    """
 
     def __init__(
         self,
@@ -75,8 +78,10 @@ class Stepper:
         counts: Counts,
         environments: Environments,
         cost: prices.Costs = prices.unknown,
+        listed: Callable[[Session], None] = lambda session: None,
     ) -> None:
         self._cost = cost
+        self._listed = listed
         self._pool = pool
         self._models = models
         self._http = http
@@ -218,6 +223,8 @@ class Stepper:
         if looked or shown != chain.workers_shown:
             listed = draft("system", shown, source="workers", looked=tuple(looked))
             await session.append(*found, listed, durable=False)
+            if chain.steps:
+                self._listed(session)
 
 
 def _block(session: Session, block: Block, step_id: str, provider: str) -> Record:

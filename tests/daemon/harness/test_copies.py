@@ -321,3 +321,29 @@ async def test_the_model_is_told_where_its_past_is_and_a_copy_of_the_session_has
         copy = await b.harness.create(api.Create(from_=id))
         await turn(b, copy, "two")
         assert f"past: {place(copy)}" in (await b.bodies(copy, "system"))[-1]
+
+
+@pytest.mark.parametrize("how", ["another worker", "another session"])
+async def test_what_a_model_is_told_of_its_past_is_there_before_the_next_pause(
+    store: Store, how: str
+) -> None:
+    pool, hold = FakePool("w", "v"), asyncio.Event()
+    provider = FakeProvider(says(text("one")), [hold, *says(text("two"))])
+    async with bench(store, provider, pool) as b:
+        id, worker = await b.session("one"), "w"
+        await at_rest(b, id)
+        if how == "another worker":
+            worker = "v"
+            await b.harness.set_workers(id, "me", (WorkerRef("w"), WorkerRef("v")))
+        else:
+            id = await b.harness.create(api.Create(from_=id))
+        provider.asked.clear()
+        await b.post(id, "two")
+        await provider.asked.wait()
+        while going := list(b.harness._copies._going.values()):
+            await asyncio.wait(going)
+        assert f"past: {place(id)}" in (await b.bodies(id, "system"))[-1]
+        assert b"one" in pool.copies[worker, place(id)]
+        hold.set()
+        await at_rest(b, id)
+        assert pool.copies[worker, place(id)] == await expected(b, id)
