@@ -370,8 +370,8 @@ class ProviderInfo(Struct, frozen=True):
 
     `served` is False for one of a kind that this release cannot speak with. `key_from`: where the key is when no file
     of the daemon's has it, `env:VARIABLE` or `keyring:NAME`; `problem`: why it cannot be had there. `asking`: its
-    server is being asked which models it has, and `models` are those known before. `region`: empty where none is
-    known. `asks`: what sets one of its kind up.
+    server is being asked which models it has, and `models` are those known before; `unlisted`: why it gave no list when
+    it was last asked. `region`: empty where none is known. `asks`: what sets one of its kind up.
     """
 
     name: str
@@ -383,6 +383,7 @@ class ProviderInfo(Struct, frozen=True):
     key_from: str = ""
     problem: str = ""
     asking: bool = False
+    unlisted: str = ""
     region: str = ""
     asks: tuple[Asked, ...] = ("key",)
 

@@ -20,13 +20,14 @@ log = structlog.get_logger()
 
 
 class _Asked(Struct):
-    """The last request to a server: the provider as it was then, the task while it is under way, and from when on a
-    next one is worth it.
+    """The last request to a server: the provider as it was then, the task while it is under way, from when on a next
+    one is worth it, and why it brought no list.
     """
 
     provider: Lister
     task: asyncio.Task[None] | None = None
     again: float = 0.0
+    why: str = ""
 
     @property
     def good(self) -> bool:
@@ -58,10 +59,15 @@ class Asking:
         """Whether this provider's server is being asked now."""
         return (asked := self._asked.get(name)) is not None and asked.task is not None
 
+    def why(self, name: str) -> str:
+        """Why this provider's server gave no list when it was last asked; empty where it did, or was not."""
+        return asked.why if (asked := self._asked.get(name)) is not None else ""
+
     async def wait(self, limit: float) -> None:
         """Return once all that are asked now have answered, or after `limit` seconds."""
-        if self._tasks and limit > 0:
-            await asyncio.wait(set(self._tasks), timeout=limit)
+        tasks = {asked.task for asked in self._asked.values() if asked.task is not None}
+        if tasks and limit > 0:
+            await asyncio.wait(tasks, timeout=limit)
 
     async def _ask(self, name: str, asked: _Asked) -> None:
         good = AGAIN
@@ -70,6 +76,7 @@ class Asking:
             good = RECENT
         except ProviderError as error:
             log.info("no list of models", provider=name, why=error.message)
+            asked.why = error.message
         finally:
             asked.task, asked.again = None, time.monotonic() + good
 

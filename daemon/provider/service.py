@@ -217,6 +217,7 @@ class Providers:
             key_from=entry.key_from,
             problem=self._missing.get(name, ""),
             asking=self._asking is not None and self._asking.pending(name),
+            unlisted="" if self._asking is None else self._asking.why(name),
             region=entry.region,
             asks=ASKS.get(kind, ("key",)),
         )

@@ -36,6 +36,8 @@ async def models(place: Where, json: bool) -> int:
     for provider in said.providers:
         if provider.asking:
             note(f"{line(provider.name)} has not said yet which models it has; those known of it are shown")
+        elif provider.unlisted:
+            note(f"{line(provider.name)} does not say which models it has: {line(provider.unlisted, 500)}")
     if json:
         shown = [msgspec.to_builtins(model) | {"default": model.name == said.default} for model in found]
         say_json(shown)

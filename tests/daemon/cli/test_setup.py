@@ -304,7 +304,7 @@ def test_a_scan_finds_a_local_server_and_adds_it_only_when_told(said: Said, mode
 
 @pytest.mark.usefixtures("without_a_provider")
 def test_a_server_that_does_not_say_its_models_is_told_of_and_holds_nobody_up(
-    there: Place, said: Said, capsys: pytest.CaptureFixture[str], models_server: int
+    said: Said, capsys: pytest.CaptureFixture[str], models_server: int, unused_tcp_port: int
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         for name, port in (("mute", mute.getsockname()[1]), ("quick", models_server)):
@@ -314,6 +314,9 @@ def test_a_server_that_does_not_say_its_models_is_told_of_and_holds_nobody_up(
         out, err = capsys.readouterr()
         assert "quick/qwen3" in out
         assert err == "mute has not said yet which models it has; those known of it are shown\n"
+    said("providers", "set", "mute", "--url", f"http://127.0.0.1:{unused_tcp_port}/v1", "--no-key")
+    assert cli.invoke(("models", "--json")) == 0
+    assert capsys.readouterr().err.startswith("mute does not say which models it has: ")
 
 
 def test_where_nothing_answers_a_scan_finds_nothing(said: Said, unused_tcp_port: int) -> None:

@@ -309,6 +309,8 @@ async def test_every_server_that_is_worth_it_is_asked(server: Server, unused_tcp
             asking.ask(registry.providers)
             await asking.wait(LONG)
     assert [line["provider"] for line in lines if line["event"] == "no list of models"] == ["gone"]
+    assert asking.why("gone").startswith("the provider cannot be reached: 127.0.0.1:")
+    assert not asking.why("openai-chat")
     assert registry.served()[:3] == ["fixed/only", "openai-chat/first", "openai-chat/second"]
 
 
