@@ -10,7 +10,7 @@ from tui import words
 from tui.desk import Unsent
 from tui.outbox import Hitch
 
-SHOWN: Final = 100  # characters of each post
+SHOWN: Final = 50  # characters of each post, a line on a narrow screen: what keeps it matters more
 
 
 class Sending(Static):
@@ -36,5 +36,5 @@ class Sending(Static):
         if lost:
             return f"↑ waits for the daemon: {text}"
         if (hitch := self._hitch(post)) is not None:
-            return f"↑ not taken yet, tried again at {words.clock(hitch.again)}: {text}\n  {hitch.why}"
+            return f"↑ not taken yet: {hitch.why}\n  tried again at {words.clock(hitch.again)}: {text}"
         return f"↑ {'on its way' if first else 'waits for the one before'}: {text}"
