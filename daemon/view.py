@@ -7,14 +7,10 @@ import msgspec
 from msgspec import Struct
 
 from daemon import fixes
-from daemon.asked import Language, call, so_far
-from daemon.plain import MAX_CHARS, count, line, printed, safe, seconds, size, tokens
+from daemon.asked import Language, call
+from daemon.plain import count, line, printed, safe, seconds, size, tokens
 from daemon.protocol import api, records
-from daemon.protocol.api import Delta
 from daemon.protocol.records import Config, Header, Record, Usage
-
-OUTPUT_LINES: Final = 200  # of a run's live output that are kept; its result has the tail
-OUTPUT_PIECES: Final = 100  # of it that are gathered before those lines are counted
 
 State = Literal["", "live", "running", "done", "nonzero", "failed", "void"]
 
@@ -55,7 +51,7 @@ class Noted(Struct, frozen=True):
     void: tuple[int, ...] = ()
 
 
-_SPOKEN: Final = {"text": "answer", "thinking": "thinking", "summary": "summary of what came before"}
+_SUMMARY: Final = "summary of what came before"
 
 
 class Fold:
@@ -182,7 +178,7 @@ def _item(record: Record, about: int) -> Item:
                 title, body = f"stopped{by}", ""  # the message says the same
             return Item(header.n, "error", line(title), safe(body), "failed", hint=hint)
         case "summary":
-            return Item(header.n, "summary", _SPOKEN["summary"], _body(record), folded=True)
+            return Item(header.n, "summary", _SUMMARY, _body(record), folded=True)
         case "end":
             by = f" via {header.via}" if header.via else ""
             return Item(header.n, "end", line(f"session {header.reason or 'ended'}{by}"))
@@ -265,98 +261,3 @@ def key_in_words(provider: api.ProviderInfo) -> str:
     if provider.has_key:
         return "yes"
     return "none" if "key" in provider.asks and not provider.url and provider.kind not in api.SIGNED else "-"
-
-
-class Streamed(Struct):
-    """A block that streams in, or a run's output: `pieces` as they came, raw; of an output only the last ones.
-
-    `key` is no other block's. `kind`, `name`, `call` as in Delta. `size`: characters that came.
-    """
-
-    key: int
-    kind: str
-    pieces: list[str]
-    name: str = ""
-    call: str = ""
-    size: int = 0
-
-
-class Live:
-    """The blocks of a step in flight and the output of its runs, none of them a record yet."""
-
-    def __init__(self) -> None:
-        self._blocks: dict[int, Streamed] = {}
-        self._stored = 0
-        self._step = ""
-        self._keys = 0
-        self._outputs: dict[str, Streamed] = {}
-
-    def feed(self, delta: Delta) -> None:
-        """Take a piece in; costs what the piece is long."""
-        if delta.kind == "output":
-            output = self._outputs.get(delta.call)
-            if output is None:
-                output = self._outputs[delta.call] = self._new(delta)
-            output.pieces.append(delta.text)
-            output.size += len(delta.text)
-            if len(output.pieces) > OUTPUT_PIECES:
-                output.pieces[:] = [_end_of(output.pieces)]
-        elif delta.block >= self._stored:
-            block = self._blocks.get(delta.block)
-            if block is None:
-                block = self._blocks[delta.block] = self._new(delta)
-            block.name = block.name or delta.name
-            block.pieces.append(delta.text)
-            block.size += len(delta.text)
-
-    def _new(self, delta: Delta) -> Streamed:
-        self._keys += 1
-        return Streamed(self._keys, delta.kind, [], delta.name, delta.call)
-
-    def record(self, record: Record) -> None:
-        """A record has come: what streamed of it is no longer live."""
-        match record.kind:
-            case "text" | "thinking" | "call":
-                if record.header.step != self._step:  # another try, of which no restart was heard
-                    self._stored, self._step = 0, record.header.step
-                self._stored += 1
-                for block in [block for block in self._blocks if block < self._stored]:
-                    del self._blocks[block]
-            case "step" | "error" | "end":
-                self.restart()
-            case "result":
-                self._outputs.pop(record.header.for_, None)
-            case _:
-                pass
-
-    def restart(self) -> None:
-        """What streamed so far of this step is void."""
-        self._blocks.clear()
-        self._stored = 0
-
-    def streams(self) -> list[Streamed]:
-        """What is live now, blocks first; for who draws only what is new of it."""
-        return [*self._blocks.values(), *self._outputs.values()]
-
-    def items(self) -> list[Item]:
-        """What is live now, blocks first."""
-        return [streaming(stream) for stream in self.streams()]
-
-
-def streaming(stream: Streamed) -> Item:
-    """What streams as an item, all of it."""
-    text = "".join(stream.pieces)
-    match stream.kind:
-        case "call":
-            title = f"writing a call of {stream.name or 'a tool'}, {count(len(text), 'character')}"
-            _, body, language = call(stream.name, so_far(text)) if stream.name else ("", "", "")
-            return Item(0, "call", line(title), body, "live", language)
-        case "output":
-            body = printed(_end_of(stream.pieces)).strip("\n")
-            return Item(0, "output", "output so far", body, "live", call=stream.call)
-        case kind:
-            return Item(0, kind, _SPOKEN[kind], safe(text), "live", "markdown")
-
-
-def _end_of(pieces: list[str]) -> str:
-    return "\n".join("".join(pieces).split("\n")[-OUTPUT_LINES:])[-MAX_CHARS:]

@@ -19,7 +19,6 @@ from daemon.statefile.errors import StateFileError
 CACHE: Final = 8 << 20  # bytes of encoded records kept for all readers together
 BATCH: Final = 256 << 10  # bytes that are read, and written, in one go
 BATCH_RECORDS: Final = 256
-QUEUE: Final = 64  # live pieces on their way to one reader; the harness drops old ones where this is full
 
 
 class Cache:
@@ -31,30 +30,32 @@ class Cache:
         self._events: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
-    async def after(self, log: Log, n: int) -> tuple[int, bytes]:
-        """(number of the last one, their bytes) for some of the records after `n`; (n, b"") at the tip."""
-        if log.durable_n <= n:
+    async def after(self, log: Log, n: int, last: int) -> tuple[int, bytes]:
+        """(number of the last one, their bytes) for some of the records after `n` up to `last`, which is durable;
+        (n, b"") where there are none.
+        """
+        if last <= n:
             return n, b""
-        if (found := self._kept(log, n))[1]:
+        if (found := self._kept(log, n, last))[1]:
             return found
         with self._lock(log.id) as lock:
             async with lock:  # of many readers who want the same, one reads the file
-                if (found := self._kept(log, n))[1]:
+                if (found := self._kept(log, n, last))[1]:
                     return found
-                return await self._read(log, n)
+                return await self._read(log, n, last)
 
-    def _kept(self, log: Log, n: int) -> tuple[int, bytes]:
+    def _kept(self, log: Log, n: int, last: int) -> tuple[int, bytes]:
         found: list[bytes] = []
         size = 0
-        while size < BATCH and (event := self._events.get((log.id, n + 1))) is not None:
+        while n < last and size < BATCH and (event := self._events.get((log.id, n + 1))) is not None:
             n += 1
             self._events.move_to_end((log.id, n))
             found.append(event)
             size += len(event)
         return n, b"".join(found)
 
-    async def _read(self, log: Log, n: int) -> tuple[int, bytes]:
-        count = min(log.durable_n - n, BATCH_RECORDS)
+    async def _read(self, log: Log, n: int, last: int) -> tuple[int, bytes]:
+        count = min(last - n, BATCH_RECORDS)
         while count > 1:
             start, end = log.span(n, count)
             if end - start <= BATCH:
@@ -129,7 +130,6 @@ class _Reader(Stream):
         self._cache = cache
         self._cursor = cursor
         self._caught_up = False
-        self._pieces: asyncio.Queue[bytes] = asyncio.Queue(QUEUE)
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run beside the stream."""
@@ -143,9 +143,16 @@ class _Reader(Stream):
             return await self.refuse(
                 400, f"after: {self._cursor} is past the last record, {self._log.durable_n}"
             )
-        await self._write_live()
         try:
-            await self._write_records()
+            while True:
+                # What streamed before a record became durable is there by then, and goes out before it.
+                last = self._log.durable_n
+                until = await self._write_live(last)
+                if self._cursor >= last:
+                    self._caught_up = True
+                    break
+                if not await self._write_records(until):
+                    break
         except StateFileError as error:
             self.lose(error)
         return None
@@ -156,21 +163,25 @@ class _Reader(Stream):
         start, end = self._log.span(self._cursor)
         return end - start
 
-    async def _write_records(self) -> None:
-        while True:
-            self._cursor, data = await self._cache.after(self._log, self._cursor)
+    async def _write_records(self, last: int) -> bool:
+        """Send those up to `last`; False where they are not there."""
+        while self._cursor < last:
+            self._cursor, data = await self._cache.after(self._log, self._cursor, last)
             if not data:
-                self._caught_up = True
-                return
+                return False  # cut off meanwhile: who watches the records says why
             await self.send(data)
+        return True
 
-    async def _write_live(self) -> None:
-        # What streamed before a record became durable is in the queue by then: it goes out first.
-        pieces = [self._pieces.get_nowait() for _ in range(self._pieces.qsize())]
+    async def _write_live(self, last: int) -> int:
+        """Send what streams at the cursor; up to which record the stream may go on, of those up to `last`."""
+        if self._live is None:
+            return last
+        pieces, until = self._live.take(self._cursor), self._live.until(self._cursor, last)
         if pieces:
-            await self.send(b"".join(pieces))
+            await self.send(b"".join(events.encode(piece) for piece in pieces))
+        return until
 
     async def _watch_live(self, live: Live) -> None:
         while True:
-            await self._pieces.put(events.encode(await live.get()))
+            await live.wait()
             self.woken.set()

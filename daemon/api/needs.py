@@ -46,12 +46,16 @@ class Log(Protocol):
 class Live(Protocol):
     """One reader's view of what streams past in a session."""
 
-    async def get(self) -> LiveEvent:
-        """The next piece; a reader that is late may miss older ones."""
+    async def wait(self) -> None:
+        """Return once something came since the last time."""
         ...
 
-    async def placed(self) -> tuple[int, LiveEvent]:
-        """The same, after the number of the last record that there was before it; that one may not be durable yet."""
+    def take(self, had: int) -> list[LiveEvent]:
+        """What a reader that has all records up to `had` lacks of what streams: of each block or output one piece."""
+        ...
+
+    def until(self, had: int, last: int) -> int:
+        """The record, `last` at the most, up to which to go on before more is taken."""
         ...
 
 

@@ -1,7 +1,6 @@
 """A turn as a stream of frames, live or from any record on; it ends with exactly one session.ended."""
 
 import asyncio
-from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -22,7 +21,6 @@ BATCH: Final = 256  # records read in one go
 BYTES: Final = 1 << 20  # of them, unless one alone is more
 STEP: Final = b'"kind":"step"'
 SAYING: Final = frozenset({"message", "step", "error", "end"})  # how a turn stands
-QUEUE: Final = 1000  # live pieces that wait for a reader; older ones go, and the message that follows has all
 SOON: Final = 0.2  # seconds until a session that nobody steps yet is looked at again
 RESTING: Final[dict[str, Reason | None]] = {  # what a session rests as, and what that says of its turn
     "closed": None,
@@ -65,9 +63,6 @@ class TurnStream(Stream):
         self._traceparent = traceparent
         self._frames: Frames | None = None
         self._stuck = False
-        self._pieces: deque[tuple[int, bytes]] = deque(
-            maxlen=QUEUE
-        )  # each after the number of the record before it
         self.told_end = False
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
@@ -81,13 +76,11 @@ class TurnStream(Stream):
                 frames = await self._begin()
                 await self.send(frames.started(self._info, self._warnings))
                 self._frames = frames
-            while self._pieces and self._pieces[0][0] <= self._log.durable_n:
-                n, piece = self._pieces.popleft()
-                await self._write_records(
-                    self._frames, n
-                )  # what streams in of a step comes after the step before
-                await self.send(piece)
-            await self._write_records(self._frames, self._pieces[0][0] if self._pieces else None)
+            while True:
+                last = self._log.durable_n  # what streamed before these is there by now, and goes out before
+                until = await self._write_live(self._frames, last)
+                if self._cursor >= last or not await self._write_records(self._frames, until):
+                    break
             await self._write_end(self._frames)
         except (StateFileError, HarnessError) as error:
             self.lose(error)
@@ -121,9 +114,19 @@ class TurnStream(Stream):
                 frames.passed(record)
         return frames
 
-    async def _write_records(self, frames: Frames, upto: int | None = None) -> None:
-        while (tip := self._log.durable_n if upto is None else min(upto, self._log.durable_n)) > self._cursor:
-            count = min(tip - self._cursor, BATCH)
+    async def _write_live(self, frames: Frames, last: int) -> int:
+        """Tell what streams at the cursor; up to which record to go on, of those up to `last`."""
+        if self._live is None:
+            return last
+        pieces, until = self._live.take(self._cursor), self._live.until(self._cursor, last)
+        if told := b"".join(frames.live(piece, _now()) for piece in pieces):
+            await self.send(told)
+        return until
+
+    async def _write_records(self, frames: Frames, last: int) -> bool:
+        """Tell those up to `last`; False where they are not there."""
+        while self._cursor < last:
+            count = min(last - self._cursor, BATCH)
             while count > 1:
                 start, end = self._log.span(self._cursor, count)
                 if end - start <= BYTES:
@@ -131,10 +134,11 @@ class TurnStream(Stream):
                 count //= 2
             found = await self._log.read(self._cursor + 1, self._cursor + count)
             if not found:
-                return  # it was cut off meanwhile: who watches the records says why
+                return False  # cut off meanwhile: who watches the records says why
             self._cursor += len(found)
             if told := frames.of(found):
                 await self.send(told)
+        return True
 
     async def _write_end(self, frames: Frames) -> None:
         self._info = info = await self._harness.info(self._log.id)
@@ -168,10 +172,8 @@ class TurnStream(Stream):
 
     async def _watch_live(self, live: Live) -> None:
         while True:
-            n, event = await live.placed()
-            if self._frames is not None and (told := self._frames.live(event, _now())):
-                self._pieces.append((n, told))
-                self.woken.set()
+            await live.wait()
+            self.woken.set()
 
 
 def _now() -> str:

@@ -35,7 +35,8 @@ class Session:
         self.log = log
         self.chain = chain
         self.live = live
-        live.tip = lambda: log.n
+        live.clear()
+        live.tip = lambda: log.durable_n
         self._changed = changed
         self._counts = counts or Counts()
         self.wire = Wire()
@@ -109,6 +110,7 @@ class Session:
             stored = await asyncio.shield(task)
         if durable:
             await self.log.sync()
+            self.live.durable(self.log.durable_n)
         return stored
 
     async def _append(self, drafts: tuple[Record, ...]) -> list[Record]:
@@ -116,6 +118,7 @@ class Session:
             stored = await self.log.append(*drafts, durable=False)
             for record in stored:
                 self.chain.add(record)
+            self.live.appended(stored)
         self._counts.appended(stored)
         self._changed(self.id)
         return stored

@@ -162,9 +162,10 @@ class Stepper:
             async for event in events:
                 match event:
                     case Delta():
-                        session.live.put(api.Delta(event.kind, event.text, event.block, name=event.name))
+                        piece = api.Delta(event.kind, event.text, event.block, name=event.name, step=step_id)
+                        session.live.put(piece)
                     case Block():
-                        block = _block(session, event, step_id, provider.name)
+                        block = _block(session, event, step_id, len(blocks), provider.name)
                         blocks += await session.append(block, durable=False)
                     case Retry():
                         log.warning(
@@ -227,11 +228,11 @@ class Stepper:
                 self._listed(session)
 
 
-def _block(session: Session, block: Block, step_id: str, provider: str) -> Record:
+def _block(session: Session, block: Block, step_id: str, number: int, provider: str) -> Record:
     """A block as a record; a call keeps a provider's id that is short and not another call's in the session."""
     id = "" if block.id in session.chain.call_ids or len(block.id) > MAX_ID else block.id
     signed = "" if block.kind == "text" and block.type == records.TEXT else provider
-    return draft(block.kind, block.body, block.type, id=id, step=step_id, provider=signed)
+    return draft(block.kind, block.body, block.type, id=id, step=step_id, block=number, provider=signed)
 
 
 def _about(session: Session, outcome: Outcome, blocks: Sequence[Record]) -> list[Record]:

@@ -518,8 +518,9 @@ class ApiError(Struct, frozen=True):
 class Delta(Struct, frozen=True, omit_defaults=True):
     """`event: delta`: a piece that streams in.
 
-    `block` counts the blocks of the step from 0; `call` names a run whose live output this is. `kind` is
-    text, thinking, call (arguments; `name` is the tool) or output.
+    `step` is the try that it is of and `block` counts its blocks from 0, as in the header of the record that takes
+    the block's place; `call` names a run whose live output this is. `kind` is text, thinking, call (arguments; `name`
+    is the tool) or output. `at`: where the piece begins, in characters from the beginning of its block or output.
     """
 
     kind: Literal["text", "thinking", "call", "output"]
@@ -527,6 +528,8 @@ class Delta(Struct, frozen=True, omit_defaults=True):
     block: int = 0
     call: str = ""
     name: str = ""
+    step: str = ""
+    at: int = 0
 
 
 class RetryEvent(Struct, frozen=True):

@@ -93,6 +93,7 @@ class Header(Struct, frozen=True, omit_defaults=True, rename={"for_": "for"}):
     len: int
     type: str
     step: str = ""
+    block: int = 0  # on a block: the how manieth of its step, from 0, as live pieces of it say too
     provider: str = ""
     for_: str = ""
     exit: int | None = None

@@ -187,7 +187,7 @@ class _Watch:
         self._tries += 1
         if self._tries == 1:
             self._lost_at = now
-            self._painter.restart()
+            self._painter.lost()
         elif self._tries == 2:
             start = f"; `{self._place.command} up` starts it" if self._place.here else ""
             self._note(f"{event.why.partition(';')[0]}: waiting for it to come back{start}")

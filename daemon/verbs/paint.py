@@ -11,7 +11,8 @@ from typing import Final, TextIO
 from daemon import plain
 from daemon.protocol.api import Delta
 from daemon.protocol.records import Record
-from daemon.view import Fold, Item, Live
+from daemon.streaming import Live
+from daemon.view import Fold, Item
 
 CLIP_LINES: Final = 40  # of a body without --full: a screen of it
 CLIP_CHARS: Final = 8 << 10
@@ -121,6 +122,12 @@ class Painter:
     def restart(self) -> None:
         """What streamed so far of this step is void."""
         self._streams.restart()
+        self._stale = True
+        self.tick()
+
+    def lost(self) -> None:
+        """The connection is lost: what streamed so far stays until more comes."""
+        self._streams.lost()
         self._stale = True
         self.tick()
 

@@ -15,7 +15,7 @@ from daemon.protocol import records
 from daemon.protocol.api import Delta
 from daemon.protocol.records import CallBody, Record, Usage, draft, error_draft, json_draft
 from daemon.verbs.paint import Ink, Painter, cut, wrap
-from daemon.view import Fold, Item, Live, Noted
+from daemon.view import Fold, Item, Noted
 
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 HOSTILE = (
@@ -307,56 +307,6 @@ def test_no_record_whatever_it_holds_fails_to_be_drawn(kind: Any, body: bytes, t
     assert not RAW.search(item.title + item.body + item.hint)
 
 
-# What streams.
-
-
-def test_blocks_stream_until_their_record_comes() -> None:
-    live = Live()
-    live.feed(Delta("thinking", "hm", 0))
-    live.feed(Delta("text", "Hel", 1))
-    live.feed(Delta("text", "lo\x1b", 1))
-    live.feed(Delta("call", "{", 2, name="run"))
-    assert [(item.kind, item.title, item.body) for item in live.items()] == [
-        ("thinking", "thinking", "hm"),
-        ("text", "answer", "Hello␛"),
-        ("call", "writing a call of run, 1 character", ""),
-    ]
-    live.record(stored(draft("thinking", "hm", step="s"), 5))
-    live.record(stored(draft("text", "Hello", step="s"), 6))
-    live.feed(Delta("text", " late", 1))
-    assert [item.kind for item in live.items()] == ["call"]
-    live.record(stored(draft("step", id="s"), 7))
-    assert live.items() == []
-
-
-def test_a_restart_makes_void_what_streamed() -> None:
-    live = Live()
-    live.feed(Delta("text", "Hello wor", 0))
-    live.restart()
-    live.feed(Delta("text", "Hello", 0))
-    assert [item.body for item in live.items()] == ["Hello"]
-
-
-def test_blocks_of_an_earlier_try_do_not_hide_those_of_this_one() -> None:
-    live = Live()
-    live.record(stored(draft("text", "void", step="s1"), 5))
-    live.record(stored(draft("text", "good", step="s2"), 6))
-    live.feed(Delta("call", "{", 1, name="run"))
-    assert len(live.items()) == 1
-
-
-def test_the_output_of_a_run_is_live_until_its_result() -> None:
-    live = Live()
-    live.feed(Delta("output", "1\n" * 300, call="c1"))
-    live.feed(Delta("output", "\x1b[31m2\x1b[0m", call="c1"))
-    (item,) = live.items()
-    assert (item.kind, item.call, item.state) == ("output", "c1", "live")
-    assert item.body.endswith("1\n2")
-    assert item.body.count("\n") < 200
-    live.record(stored(draft("result", "", for_="c1"), 6))
-    assert live.items() == []
-
-
 # On a terminal and in a pipe.
 
 
@@ -423,9 +373,9 @@ def test_a_terminal_shows_an_answer_as_it_streams_and_then_its_record_in_its_pla
     screen.painter.record(stored(draft("message", "hi", via="cli"), 4))
     assert screen.shown == ["#4 message via cli", "  hi", "", "… waiting for the model", ""]
     screen.now += 1
-    screen.painter.delta(Delta("text", "Hel"))
+    screen.painter.delta(Delta("text", "Hel", step="s"))
     screen.now += 1
-    screen.painter.delta(Delta("text", "lo\nyou"))
+    screen.painter.delta(Delta("text", "lo\nyou", step="s", at=3))
     assert screen.shown == ["#4 message via cli", "  hi", "", "answer", "  Hello", "  you", ""]
     screen.painter.record(stored(draft("text", "Hello\nyou", step="s"), 5))
     screen.painter.record(stored(draft("step", id="s", model="m"), 6))
@@ -481,7 +431,7 @@ def test_output_that_stays_away_is_told_of_by_the_second() -> None:
     screen.now += 10
     screen.painter.tick()
     assert screen.shown[-3:] == ["  building", "… nothing new for 12 s", ""]
-    screen.painter.delta(Delta("output", "built\n", call="c1"))
+    screen.painter.delta(Delta("output", "built\n", call="c1", at=9))
     screen.now += 1
     screen.painter.tick()
     assert screen.shown[-3:] == ["  building", "  built", ""]
@@ -569,41 +519,3 @@ def test_an_edit_shows_the_lines_that_stayed_between_those_that_changed() -> Non
     assert asked.call("edit", arguments)[1] == "  a\n- b\n+ B\n  c"
     many = msgspec.json.encode({"old": "x\n" * asked.COMPARED, "new": "y"}).decode()
     assert asked.call("edit", many)[1].endswith("- x\n+ y")
-
-
-@pytest.mark.parametrize(
-    ("written", "code"),
-    [
-        ('{"worker": "w", "code": "print(\\"hi\\")\\nx', 'print("hi")\nx'),
-        ('{"worker": "w", "code": "a\\', "a"),
-        ('{"worker": "w", "code": "caf\\u00e', "caf"),
-        ('{"worker": "w", "code": "\\ud83d', ""),
-        ('{"worker": "w", "co', ""),
-        ("", ""),
-    ],
-)
-def test_the_code_of_a_call_is_shown_as_it_is_written(written: str, code: str) -> None:
-    live = Live()
-    live.feed(Delta("call", written, 0, name="run"))
-    (item,) = live.items()
-    assert item.body == code
-
-
-@given(st.text(), st.integers(0, 60))
-def test_no_arguments_wherever_they_break_off_fail_to_be_drawn(text: str, end: int) -> None:
-    live = Live()
-    live.feed(Delta("call", msgspec.json.encode({"code": text}).decode()[:end], 0, name="run"))
-    (item,) = live.items()
-    assert not RAW.search(item.body)
-
-
-def test_streams_keep_their_key_and_grow_at_their_end() -> None:
-    live = Live()
-    live.feed(Delta("text", "a", 0))
-    (first,) = live.streams()
-    live.feed(Delta("text", "b", 0))
-    assert live.streams() == [first]
-    assert (first.pieces, first.size) == (["a", "b"], 2)
-    live.restart()
-    live.feed(Delta("text", "c", 0))
-    assert live.streams()[0].key != first.key

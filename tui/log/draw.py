@@ -5,7 +5,8 @@ from typing import Final
 
 from daemon.plain import MAX_CHARS, MAX_LINES, clip, count, size
 from daemon.protocol import records
-from daemon.view import Item, State, Streamed, streaming
+from daemon.streaming import Streamed, streaming
+from daemon.view import Item, State
 from tui.log import markdown
 from tui.log.code import coloured
 from tui.log.text import EMPTY, Row, Span, clean, cut, width, wrap
@@ -185,8 +186,7 @@ class LiveBlock:
     def __init__(self, stream: Streamed) -> None:
         self.stream = stream
         self._taken = 0
-        self._size = -1
-        self._columns = 0
+        self._drawn = (-1, 0, False)
         self._text = markdown.Stream()
         self._settled: list[Row] = []
         self._indented: list[Row] = []  # of these, as many as there were the last time
@@ -194,19 +194,22 @@ class LiveBlock:
 
     def rows(self, columns: int, about: int) -> list[Row]:
         """All of it now, or of code and output the end. `about`: number of the call whose output it is."""
-        if (self.stream.size, columns) == (self._size, self._columns):
+        drawn = (self.stream.size, columns, self.stream.broken)
+        if drawn == self._drawn:
             return self._rows
-        self._size, self._columns = self.stream.size, columns
+        self._drawn = drawn
         self._rows = (
             self._prose(columns) if self.stream.kind in ("text", "thinking") else self._end(columns, about)
         )
         return self._rows
 
     def _prose(self, columns: int) -> list[Row]:
-        pieces = self.stream.pieces
+        stream, pieces = self.stream, self.stream.pieces
+        if stream.begin and not self._taken:
+            self._text.feed("…")
         self._text.feed("".join(pieces[self._taken :]))
         self._taken = len(pieces)
-        item = streaming(Streamed(0, self.stream.kind, []))
+        item = streaming(Streamed(0, stream.kind, [], begin=stream.begin, broken=stream.broken))
         title = _title(item, _GLYPHS.get(item.kind, "·"), item.title, columns, "live", None)
         settled, rest = self._text.parts(min(columns, PROSE) - 2)
         if settled is not self._settled:

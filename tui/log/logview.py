@@ -140,8 +140,10 @@ class LogView(RecordActions):
             case api.RetryEvent():
                 wait = f"in {seconds(event.wait)}" if event.wait else "now"
                 pane.say(line(f"{event.why}: trying again {wait}, try {event.attempt}"))
-            case api.Restart() | Lost():
+            case api.Restart():
                 pane.live.restart()
+            case Lost():
+                pane.live.lost()
             case Back():
                 return
             case _:

@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 from daemon.protocol.api import Delta
 from daemon.protocol.records import Header, Record
-from daemon.view import Item, Live, item
+from daemon.streaming import Live
+from daemon.view import Item, item
 from tui.log.bodies import Bodies
 from tui.log.draw import LiveBlock, draw, folds
 from tui.log.drawn import Drawn, Folds

@@ -1,7 +1,7 @@
 """A harness in memory, with the API's semantics and none of the work, and the recording of what it was asked."""
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -18,7 +18,7 @@ from daemon.harness.census import Census
 from daemon.harness.changes import Changed, Changes
 from daemon.harness.counts import Counts
 from daemon.harness.errors import Conflict, Ended, HarnessError, Invalid, Malformed, NotFound
-from daemon.harness.live import LiveEvent
+from daemon.harness.live import Live, LiveEvent, LiveReaders
 from daemon.protocol import api, records
 from daemon.protocol.records import Config, Record, Status, WorkerRef, draft, json_draft
 from daemon.provider.base import ProviderError
@@ -82,23 +82,6 @@ class MemoryLog:
             await self._changed.wait()
 
 
-class FakeLive:
-    """One reader's queue, bounded."""
-
-    def __init__(self) -> None:
-        self.pieces: deque[LiveEvent] = deque(maxlen=1000)
-        self.there = asyncio.Event()
-
-    async def get(self) -> LiveEvent:
-        while not self.pieces:
-            self.there.clear()
-            await self.there.wait()
-        return self.pieces.popleft()
-
-    async def placed(self) -> tuple[int, LiveEvent]:
-        return 0, await self.get()
-
-
 class FakeHarness:
     """Sessions in memory. `before` runs before each change, so that a test can hold it or make it fail."""
 
@@ -112,7 +95,8 @@ class FakeHarness:
         self.seen: list[tuple[str, ...]] = []
         self.stepping: set[str] = set()
         self.ended: set[str] = set()
-        self.readers: list[FakeLive] = []
+        self.passing = LiveReaders()  # of all sessions
+        self.readers: list[Live] = []
         self.here, self.gone = asyncio.Event(), asyncio.Event()
         self.before: Callable[[], Awaitable[None]] | None = None
         self.failure: Exception | None = None
@@ -218,20 +202,19 @@ class FakeHarness:
         return self.logs[id]
 
     @contextmanager
-    def live(self, id: str) -> Iterator[FakeLive]:
-        reader = FakeLive()
-        self.readers.append(reader)
-        self.here.set()
-        try:
-            yield reader
-        finally:
-            self.readers.remove(reader)
-            self.gone.set()
+    def live(self, id: str) -> Iterator[Live]:
+        with self.passing.read() as reader:
+            self.readers.append(reader)
+            self.here.set()
+            try:
+                yield reader
+            finally:
+                self.readers.remove(reader)
+                self.gone.set()
 
     def stream(self, *pieces: LiveEvent) -> None:
-        for reader in self.readers:
-            reader.pieces.extend(pieces)
-            reader.there.set()
+        for piece in pieces:
+            self.passing.put(piece)
 
     async def end(self, id: str, via: str) -> None:
         await self._change()

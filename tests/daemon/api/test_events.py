@@ -124,8 +124,10 @@ async def test_live_pieces_come_to_who_asks_and_have_no_id(http: Http, harness: 
     )
     async with opened(http, id, "?deltas=1") as stream:
         assert await stream.numbers(2) == [1, 2]
-        harness.stream(before, retry, api.Restart(), after)
-        assert [await stream.next() for _ in range(4)] == [before, retry, api.Restart(), after]
+        harness.stream(before)
+        assert await stream.next() == before
+        harness.stream(retry, api.Restart(), after)
+        assert [await stream.next() for _ in range(3)] == [retry, api.Restart(), after]
         assert stream.raw.count(b"id: ") == 2
     await harness.gone.wait()
     assert harness.readers == []
@@ -139,8 +141,44 @@ async def test_pieces_come_before_the_record_they_became(http: Http, harness: Fa
             harness.stream(api.Delta("text", word))
             await asyncio.sleep(0)
         harness.logs[id].append(draft("text", "abc"))
-        came = [await stream.next() for _ in range(4)]
-    assert [type(event) for event in came] == [api.Delta] * 3 + [Record]
+        so_far = ""
+        while isinstance(event := await stream.next(), api.Delta):
+            assert event.at == len(so_far)
+            so_far += event.text
+    assert so_far == "abc"
+    assert isinstance(event, Record)
+
+
+async def test_who_joins_late_gets_what_streams_from_its_beginning_after_the_records(
+    http: Http, harness: FakeHarness
+) -> None:
+    id = harness.session("one")
+    harness.passing.tip = lambda: 3
+    harness.stream(api.Delta("text", "Hel", step="s"), api.Delta("text", "lo", step="s"))
+    async with opened(http, id, "?deltas=1") as stream, opened(http, id, "?deltas=1", last=3) as back:
+        assert await stream.numbers(3) == [1, 2, 3]
+        for one in (stream, back):
+            assert await one.next() == api.Delta("text", "Hello", step="s")
+        harness.stream(api.Delta("text", " world", step="s"))
+        for one in (stream, back):
+            assert await one.next() == api.Delta("text", " world", step="s", at=5)
+
+
+async def test_nothing_comes_of_a_block_whose_record_the_reader_has(http: Http, harness: FakeHarness) -> None:
+    id = harness.session()
+    log = harness.logs[id]
+    harness.stream(api.Delta("thinking", "hm", step="s"), api.Delta("text", "Hel", 1, step="s"))
+    log.append(draft("thinking", "hm", step="s"))
+    harness.passing.appended(log.stored[-1:])
+    async with opened(http, id, "?deltas=1", last=3) as stream:
+        assert await stream.next() == api.Delta("text", "Hel", 1, step="s")
+    async with opened(http, id, "?deltas=1", last=2) as stream:
+        came = [await stream.next() for _ in range(3)]
+    assert [event.text if isinstance(event, api.Delta) else type(event) for event in came] == [
+        "hm",
+        "Hel",
+        Record,
+    ]
 
 
 async def test_a_silent_stream_has_comments(harness: FakeHarness, path: Path) -> None:
@@ -278,7 +316,7 @@ async def test_the_cache_keeps_to_its_size_and_gives_every_record() -> None:
     log = MemoryLog("a" * 16)
     log.append(*(draft("text", "x" * (100 * i)) for i in range(1, 60)), json_draft("call", api.Restart()))
     cache, n, data = Cache(20_000), 0, b""
-    while (got := await cache.after(log, n))[1]:
+    while (got := await cache.after(log, n, log.durable_n))[1]:
         assert got[0] > n
         n, data = got[0], data + got[1]
     assert n == 60

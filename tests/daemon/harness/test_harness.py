@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from daemon.harness import errors
+from daemon.harness.live import LiveEvent
 from daemon.harness.session import BIG
 from daemon.pool import Output, WorkerGone
 from daemon.protocol import api
@@ -522,8 +523,9 @@ async def test_what_a_broken_try_said_never_counts(store: Store) -> None:
         id = await b.session("")
         with b.harness.live(id) as live:
             await b.post(id, "hi")
-            event = await live.get()
-            assert isinstance(event, api.RetryEvent)
+            while not (events := live.take(100)):
+                await live.wait()
+            assert isinstance(events[0], api.RetryEvent)
             await b.harness.stop(id, "me")
         session = await b.harness._sessions.get(id)
         assert session.chain.orphans == ()
@@ -541,9 +543,20 @@ async def test_deltas_and_live_output_reach_a_reader(store: Store) -> None:
         id = await b.session("")
         with b.harness.live(id) as live:
             await b.post(id, "hi")
-            assert await live.get() == api.Delta("output", "live", call="c")
-            assert await live.get() == api.Delta("text", "o")
+            log, cursor, found = await b.harness.log(id), 0, list[LiveEvent]()
+            while len(found) < 2:
+                last = log.durable_n
+                found += live.take(cursor)
+                if cursor < last:
+                    cursor = live.until(cursor, last)
+                elif len(found) < 2:
+                    await live.wait()
         await b.rest(id)
+        (answer,) = [record for record in await log.read() if record.kind == "text"]
+        assert found == [
+            api.Delta("output", "live", call="c"),
+            api.Delta("text", "o", step=answer.header.step),
+        ]
 
 
 async def test_the_worker_list_enters_again_when_it_differs(store: Store) -> None:

@@ -8,7 +8,8 @@ from rich.cells import cell_len
 from daemon.plain import MAX_LINES
 from daemon.protocol import records
 from daemon.protocol.records import CallBody, draft, error_draft, json_draft
-from daemon.view import Item, State, Streamed, item
+from daemon.streaming import Streamed
+from daemon.view import Item, State, item
 from tests.tui.log.fakes import Book
 from tests.tui.log.test_text import ACTS, HOSTILE
 from tui.log.draw import LiveBlock, draw, folds

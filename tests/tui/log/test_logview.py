@@ -260,14 +260,14 @@ async def test_records_that_come_are_shown_to_who_follows_and_counted_for_who_do
 async def test_an_answer_streams_in_and_its_record_takes_its_place() -> None:
     book = tour()
     async with hosted(book) as host:
-        host.log.feed(Delta("text", "Now **it", 0))
+        host.log.feed(Delta("text", "Now **it", step="s9"))
         await host.sees("Now **it")
-        host.log.feed(Delta("text", " works**", 0))
+        host.log.feed(Delta("text", " works**", step="s9", at=8))
         await host.sees("Now it works")
         host.log.feed(book.say("text", "Now **it works**.", step="s9"))
         await host.sees("Now it works.")
         assert host.text.count("● answer") == 2
-        host.log.feed(Delta("text", "void", 1))
+        host.log.feed(Delta("text", "void", 1, step="s9"))
         await host.sees("void\n")
         host.log.feed(Restart())
         await host.misses("void\n")

@@ -109,7 +109,7 @@ def test_who_reads_further_up_stays_there_when_records_come() -> None:
 def test_who_follows_sees_the_end_of_what_streams_and_then_its_record_in_its_place() -> None:
     book = tour()
     pane = opened(book, lines=4)
-    pane.delta(Delta("text", "Hello **wor", 0))
+    pane.delta(Delta("text", "Hello **wor", step="s9"))
     pane.layout()
     assert seen(pane)[-2:] == ["● answer", "  Hello **wor"]
     pane.append(book.say("text", "Hello **world**", step="s9"))
