@@ -19,8 +19,11 @@ _PLAIN: Final = re.compile(
 )  # nothing that a shell acts on in quotes
 _SPECIAL: Final = re.compile(r"[^A-Za-z0-9._+:,/-]")
 
+SILENT: Final = 5  # seconds without a byte after which a place is given up
+WHOLE: Final = 15  # … for all of the script, where a program knows no other limit
+_CURL: Final = f"--connect-timeout {SILENT} -y {SILENT} -Y 1 -m 60"
 _FETCH: Final = (
-    "import sys,urllib.request as u;sys.stdout.buffer.write(u.urlopen(sys.argv[1],None,30).read())"
+    f"import sys,urllib.request as u;sys.stdout.buffer.write(u.urlopen(sys.argv[1],None,{SILENT}).read())"
 )
 
 
@@ -75,7 +78,8 @@ def sha256(script: bytes) -> str:
 def shell_line(places: Sequence[Place], script_sha256: str, token: str) -> str:
     """One line for any shell that fetches the script from the first place that has it, checks and runs it.
 
-    It takes curl, wget and timeout (the -T of some wgets crashes), or python3; sha256sum or shasum. The token goes by a
+    It takes curl, wget and timeout (the -T of some wgets crashes), or python3, the first of these that is there, and
+    says of each place that does not answer, after some seconds; sha256sum or shasum. The token goes by a
     pipe and stands in no process's arguments. Options of the script may be added at the end. The line's status is the
     script's, 1 where the script is another or none of those programs is there, 4 where nobody answers. Raises
     ValueError.
@@ -84,19 +88,22 @@ def shell_line(places: Sequence[Place], script_sha256: str, token: str) -> str:
         raise ValueError("a shell line needs a place, a SHA-256 in hex and a token")
     bases = " ".join(f'"http://{place}"' for place in places)
     program = (
-        'f=$(mktemp) || exit 1; trap "rm -f $f" EXIT; trap "exit 130" INT; s=4; t=; '
-        'e() { s=$1; shift; echo "$*" >&2; exit $s; }; h() { command -v $1 || command -v $2; } >/dev/null; '
-        'h curl wget || h python3 python3 || e 1 "curl, wget or python3 is needed: install one"; '
-        'h sha256sum shasum || e 1 "sha256sum is needed: install coreutils"; '
+        'f=$(mktemp) || exit 1; trap "rm -f $f" EXIT; trap "exit 130" INT; s=4; '
+        'e() { s=$1; shift; echo "$*" >&2; exit $s; }; h() { command -v $1 >/dev/null; }; '
+        # curl and wget read one spelling of these only, for a reason that holds for CGI alone
+        "p=${http_proxy:-$HTTP_PROXY}; n=${no_proxy:-$NO_PROXY}; "
+        f'if h curl; then g() {{ http_proxy=$p no_proxy=$n curl -gfsS {_CURL} "$1"; }}; '
+        f'elif h wget && h timeout; then g() {{ http_proxy=$p no_proxy=$n timeout {WHOLE} wget -q -O - "$1"; }}; '
+        f'elif h python3; then g() {{ python3 -Ic "{_FETCH}" "$1"; }}; '
+        'else e 1 "curl, wget or python3 is needed: install one"; fi; '
+        'h sha256sum || h shasum || e 1 "sha256sum is needed: install coreutils"; '
         f"for b in {bases}; do "
-        f'{{ curl -gfsS -m 30 "$b{SCRIPT_PATH}" || timeout 30 wget -q -O - "$b{SCRIPT_PATH}" || '
-        f'python3 -Ic "{_FETCH}" "$b{SCRIPT_PATH}"; }} '
-        '>"$f" 2>/dev/null || { t="$t $b"; continue; }; '
+        f'g "$b{SCRIPT_PATH}" >"$f" 2>/dev/null || {{ echo "$b does not answer" >&2; continue; }}; '
         'd=$(sha256sum "$f" 2>/dev/null || shasum -a 256 "$f"); '
         f'[ "${{d%% *}}" = {script_sha256} ] || {{ s=1; continue; }}; '
         'sh "$f" --from "$b" "$@" -; exit; '
         "done; "
         '[ $s = 4 ] || e 1 "the harness has another join.sh by now: make a new token"; '
-        'e 4 "the harness does not answer at$t"'
+        'e 4 "the harness is not reached: is it up, and its join port open to this machine?"'
     )
     return f"echo {token} | sh -c {shlex.quote(program)} join.sh"

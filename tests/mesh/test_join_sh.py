@@ -6,6 +6,7 @@ import platform
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -26,6 +27,7 @@ from tests.needed import missing
 
 TOKEN = "orj_" + "AbCd_-09" * 12
 FINGERPRINT = bytes(range(32))
+UNREACHED = "the harness is not reached: is it up, and its join port open to this machine?\n"
 PYTHON = getattr(sys, "_base_executable", sys.executable)
 ROOT = os.geteuid() == 0
 TOOLS = (
@@ -839,6 +841,49 @@ async def test_the_shell_line_fetches_checks_and_runs(installed: Machine, wheel:
     assert "This machine is a worker" in installed.output
 
 
+@pytest.mark.parametrize("program", ["curl", "wget", "busybox wget", "python3"])
+async def test_a_place_that_takes_a_connection_and_is_silent_holds_the_line_up_once_and_not_for_long(
+    machine: Machine, program: str
+) -> None:
+    found = PYTHON if program == "python3" else shutil.which(program.split()[0])
+    if found is None:
+        missing(f"{program} is not installed")
+    log = machine.folder / "fetches"
+    machine.fake(program.split()[-1], f'echo >>{log}; exec {" ".join([found, *program.split()[1:]])} "$@"')
+    if program != "python3":
+        machine.fake("python3", f'echo >>{log}; exec {PYTHON} "$@"')
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        places = [Place("127.0.0.1", silent.getsockname()[1]), Place("127.0.0.1", 1)]
+        line = script.shell_line(places, "0" * 64, TOKEN)
+        assert await machine.finish(await machine.start("dash", "-c", line)) == 4
+    assert machine.output == "".join(f"http://{each} does not answer\n" for each in places) + UNREACHED
+    assert len(log.read_text().splitlines()) == len(places)
+
+
+@pytest.mark.parametrize("program", ["curl", "wget", "busybox wget", "python3"])
+@pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY"])
+async def test_the_shell_line_goes_by_a_proxy_in_either_spelling(
+    machine: Machine, program: str, name: str
+) -> None:
+    found = PYTHON if program == "python3" else shutil.which(program.split()[0])
+    if found is None:
+        missing(f"{program} is not installed")
+    machine.fake(program.split()[-1], f'exec {" ".join([found, *program.split()[1:]])} "$@"')
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\nanother")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as proxy:
+        machine.environ[name] = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        line = script.shell_line([Place("hub.invalid", 4601)], "0" * 64, TOKEN)
+        assert await machine.finish(await machine.start("dash", "-c", line)) == 1
+    assert machine.output == "the harness has another join.sh by now: make a new token\n"
+    assert [line.split()[:2] for line in asked] == [[b"GET", b"http://hub.invalid:4601/join.sh"]]
+
+
 async def test_the_shell_line_runs_no_other_script(machine: Machine, wheel: Wheel) -> None:
     machine.fake("curl", f'exec {shutil.which("curl")} "$@"')
     async with served(machine, wheel):
@@ -846,7 +891,7 @@ async def test_the_shell_line_runs_no_other_script(machine: Machine, wheel: Whee
         assert await machine.finish(await machine.start("dash", "-c", line)) == 1
     assert machine.output == "the harness has another join.sh by now: make a new token\n"
     assert await machine.finish(await machine.start("dash", "-c", line)) == 4
-    assert machine.output == f"the harness does not answer at {machine.url}\n"
+    assert machine.output == f"{machine.url} does not answer\n{UNREACHED}"
     assert machine.starts() == []
 
 
