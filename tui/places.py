@@ -64,6 +64,7 @@ def places() -> list[keymap.Place]:
     from tui.app import OutriderApp
     from tui.log.logview import LogView
     from tui.log.pager import Pager
+    from tui.screens.change import ChangeScreen
     from tui.screens.confirm import Confirm
     from tui.screens.help import HelpScreen
     from tui.screens.new import NewScreen
@@ -87,6 +88,7 @@ def places() -> list[keymap.Place]:
         ("A record, all of it", (Pager,)),
         ("The composer", (Composer,)),
         ("A new session", (NewScreen, ModelList, Tick)),
+        ("What a session has", (ChangeScreen,)),
         ("Workers", (NamedRows, WorkersScreen)),
         ("Join tokens", (TokensScreen,)),
         ("A new join token", (NewTokenDialog,)),

@@ -72,7 +72,9 @@ class KeyDialog(Dialog[None]):
     def _title(self) -> str:
         name, provider = line(self._provider.name), self._provider
         if self._new:
-            return f"Set up {name}{WHAT.get(provider.kind, '')}. A key goes to the daemon and is shown nowhere."
+            return (
+                f"Set up {name}{WHAT.get(provider.kind, '')}. A key goes to the daemon and is shown nowhere."
+            )
         if provider.problem:
             return f"The key of {name}, {LATER}. It is missing: {line(provider.problem, 500)}"
         now = (

@@ -24,6 +24,7 @@ from tui.log.logview import LogView
 from tui.messages import OutboxChanged, RosterChanged
 from tui.roster import OVER, RETRIED
 from tui.screens.base import DaemonScreen
+from tui.screens.change import ChangeScreen
 from tui.widgets.banner import Banner
 from tui.widgets.composer import Composer
 from tui.widgets.header import SessionHeader
@@ -39,7 +40,7 @@ PASSING: Final = frozenset(
 )  # refusals that may pass, as every 5xx: a key is given, a crowd goes
 NONE: Final = 404
 STOPS: Final = frozenset({"session.stop", "composer.stop"})
-WRITES: Final = frozenset({"session.compose", "composer.send", "composer.newline"})
+WRITES: Final = frozenset({"session.compose", "session.change", "composer.send", "composer.newline"})
 SIDE: Final = 90  # columns from which the list can stand beside a session
 
 
@@ -52,6 +53,7 @@ class SessionScreen(DaemonScreen):
         key("session.retry", "ctrl+r", "retry", "Retry", show=True),
         key("session.fork", "ctrl+f", "fork", "Copy all of it"),
         key("session.take-back", "ctrl+o", "take_back", "Take back", show=True),
+        key("session.change", "f3", "change", "Change model, workers, limits"),
         key("session.end", "f8", "end", "End for good"),
         key("session.side", "ctrl+b", "side", "List beside it"),
         key("session.back", "escape,q", "app.sessions", "Sessions", show=True),
@@ -368,6 +370,10 @@ class SessionScreen(DaemonScreen):
     def action_take_back(self) -> None:
         if not self.outrider.outbox.take_back(self.session):
             self.outrider.tell("every post has arrived: there is nothing to take back")
+
+    def action_change(self) -> None:
+        if info := self.outrider.roster.infos.get(self.session):
+            self.app.push_screen(ChangeScreen(info))
 
     def action_end(self) -> None:
         self.outrider.end(self.session)
