@@ -23,10 +23,11 @@ TITLE: Final = (
 NUMBERED: Final = 46  # columns from which on a title has its number, with the time from TIMED on
 TIMED: Final = 60
 
-KEY_SET: Final = (
-    "(`outrider providers set`)",
-    "(in the settings)",
-)  # what a hint has for a shell, and for here
+HERE: Final = {  # what a hint has for a shell, and for here
+    "(`outrider providers set`)": "(in the settings)",
+    "(`outrider config`)": "(f3)",
+    "(`outrider fork`)": "(f in the log)",
+}
 _GLYPHS: Final = {
     "message": "❯",
     "text": "●",
@@ -80,8 +81,14 @@ def draw(
     if not folded:
         found += capped(_body(item, columns, state), columns)
     if item.hint:
-        found += _words(f"→ {item.hint.replace(*KEY_SET)}", "hint", columns)
+        found += _words(f"→ {_here(item.hint)}", "hint", columns)
     return found
+
+
+def _here(hint: str) -> str:
+    for verb, key in HERE.items():
+        hint = hint.replace(verb, key)
+    return hint
 
 
 def _title(item: Item, glyph: str, title: str, columns: int, state: State, zone: tzinfo | None) -> Row:

@@ -1,3 +1,4 @@
+import re
 from datetime import UTC
 from typing import Any, get_args
 
@@ -5,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from daemon.fixes import FIXES
 from daemon.plain import MAX_LINES
 from daemon.protocol import records
 from daemon.protocol.records import CallBody, draft, error_draft, json_draft
@@ -12,7 +14,7 @@ from daemon.streaming import Streamed
 from daemon.view import Item, State, item
 from tests.tui.log.fakes import Book
 from tests.tui.log.test_text import ACTS, HOSTILE
-from tui.log.draw import LiveBlock, draw, folds
+from tui.log.draw import HERE, LiveBlock, draw, folds
 
 
 def drawn(found: Item, columns: int = 60, folded: bool | None = None, state: State = "") -> list[str]:
@@ -44,6 +46,16 @@ def test_thinking_and_long_results_are_folded_to_a_line_with_their_size() -> Non
 def test_an_error_says_what_one_can_do() -> None:
     found = item(Book().add(error_draft("overloaded", "tried 4 times")))
     assert drawn(found)[2:] == ["  tried 4 times", "  → retry in a while"]
+
+
+def test_what_can_be_done_here_is_said_with_its_key_and_no_verb_of_a_shell() -> None:
+    assert set(HERE) <= set(
+        re.findall(r"\(`outrider [a-z ]+`\)", " ".join(fix.session for fix in FIXES.values()))
+    )
+    for code in FIXES:
+        rows = drawn(item(Book().add(error_draft(code, "why"))))
+        assert not re.search(r"`outrider (providers|config|fork)", " ".join(rows)), code
+    assert "(f3)" in " ".join(drawn(item(Book().add(error_draft("limit", "why")))))
 
 
 def test_code_and_diffs_have_a_bar_that_is_not_copied() -> None:
