@@ -40,23 +40,33 @@ def of_key(key: str) -> str:
     return key.strip() if key.strip().startswith(KEYRING) else ""
 
 
-def find(place: str, environ: Mapping[str, str]) -> str:
-    """The key at a place; a keyring is asked in a thread that is left after LIMIT. Blocks. Raises KeyPlaceError."""
+def find(place: str, environ: Mapping[str, str], *, written: bool = False) -> str:
+    """The key at a place; a keyring is asked in a thread that is left after LIMIT. Blocks. Raises KeyPlaceError.
+
+    `written`: outrider.toml names the place, so that none but its owner can name another.
+    """
     if place.startswith(ENV):
         variable = place.removeprefix(ENV)
         if key := environ.get(variable, ""):
             return key
+        other = (
+            "change key in [providers.NAME] of outrider.toml"
+            if written
+            else "set a key with `outrider providers set NAME --key`"
+        )
         raise KeyPlaceError(
-            f"there is no ${variable} in the daemon's environment; set it there and start the daemon anew, "
-            "or set a key with `outrider providers set NAME --key`"
+            f"there is no ${variable} in the daemon's environment; set it there and start the daemon anew, or {other}"
         )
     name = place.removeprefix(KEYRING)
     key = _asked(lambda: _keyring().get_password(SERVICE, name)) or ""
     if not key:
-        raise KeyPlaceError(
-            f"the system's keyring has no key {name!r} of {SERVICE!r}; `outrider providers set NAME --keyring` "
-            f"keeps one there, or `keyring set {SERVICE} {name}`"
+        command = f"`keyring set {SERVICE} {name}`"
+        keeps = (
+            f"{command} keeps one there"
+            if written
+            else f"`outrider providers set NAME --keyring` keeps one there, or {command}"
         )
+        raise KeyPlaceError(f"the system's keyring has no key {name!r} of {SERVICE!r}; {keeps}")
     return key
 
 

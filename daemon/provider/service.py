@@ -191,8 +191,9 @@ class Providers:
         missing: dict[str, str] = {}
         for name, entry in entries.items():
             if entry.key_from and not entry.key:
+                written = bool(KEY_FIELDS & self._written.get(name, {}).keys())
                 try:
-                    key = keyplace.find(entry.key_from, self._environ)
+                    key = keyplace.find(entry.key_from, self._environ, written=written)
                 except KeyPlaceError as error:
                     missing[name] = str(error).replace("NAME", name)
                 else:

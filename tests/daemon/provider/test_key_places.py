@@ -117,6 +117,24 @@ async def test_a_variable_of_outrider_toml_that_is_not_there_is_told_too(tmp_pat
     assert "there is no $MINE in the daemon's environment" in error.message
 
 
+async def test_where_outrider_toml_names_the_place_nothing_is_advised_that_would_be_refused(
+    tmp_path: Path, ring: FakeKeyring
+) -> None:
+    written = {
+        "mine": {"kind": "anthropic", "key": "$MINE"},
+        "ring": {"kind": "anthropic", "key_from": "keyring:x"},
+    }
+    providers = await made(tmp_path, written)
+    problems = {info.name: info.problem for info in providers.describe().providers}
+    assert problems["mine"].endswith(
+        "start the daemon anew, or change key in [providers.mine] of outrider.toml"
+    )
+    assert problems["ring"].endswith("`keyring set outrider x` keeps one there")
+    for name in written:
+        with pytest.raises(FixedSetting):
+            await providers.set(name, Set(key=KEY))
+
+
 async def test_a_key_takes_the_place_of_a_place_and_the_other_way_round(tmp_path: Path) -> None:
     providers = await made(tmp_path, MINE=KEY)
     await providers.set("anthropic", Set(key_from="env:MINE"))
