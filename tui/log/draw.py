@@ -110,10 +110,10 @@ def _title(item: Item, glyph: str, title: str, columns: int, state: State, zone:
     spans: list[Span] = [(f"{glyph} ", role), (text, role)]
     if note[0]:
         spans.append(note)
-    if right:
-        used = sum(width(part) for part, _ in spans)
-        spans += [(" " * max(1, columns - used - width(right)), ""), (right, "dim")]
-    return Row(tuple(spans))
+    if not right:
+        return Row(tuple(spans))
+    gap = " " * max(1, columns - sum(width(part) for part, _ in spans) - width(right))
+    return Row((*spans, (gap, ""), (right, "dim")), aside=len(gap) + len(right))
 
 
 def _right(item: Item, columns: int, zone: tzinfo | None) -> str:

@@ -179,7 +179,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         if line.row is None and not line.label:
             return self._painter.blank()
         row = line.row or EMPTY
-        span = self._selected(selection, y, GUTTER + len(row.text)) if selection and line.row else None
+        span = self._selected(selection, y, row) if selection and line.row else None
         if span is None and not line.label:
             return self._painter.plain(row, line.current)
         label = Strip([Segment(line.label, self._painter.style("new"))]) if line.label else None
@@ -263,7 +263,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         end = Offset(1 << 16, n * LINE + len(self.pane.rows(n)) - 1)
         self.screen.selections = {self: Selection(Offset(0, n * LINE), end)}
 
-    def _selected(self, selection: Selection, y: int, length: int) -> tuple[int, int] | None:
+    def _selected(self, selection: Selection, y: int, row: Row) -> tuple[int, int] | None:
         if y >= len(self.pane.view):
             return None
         n, line = self.pane.view[y]
@@ -271,6 +271,9 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         if span is None:
             return None
         start, end = span
+        length = GUTTER + len(row.text)
+        if start < length - row.aside:
+            length -= row.aside
         return (start, length if end == -1 else min(end, length))
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
@@ -304,5 +307,7 @@ def _same(a: _Line, b: _Line) -> bool:
 
 
 def _cropped(row: Row, start: int, end: int) -> Row:
-    """A row's text from character `start` to `end`; its gutter stays out."""
-    return Row(((row.text[max(start, row.gutter) : max(0, end)], ""),), 0, row.glue)
+    """A row's text from character `start` to `end`; its gutter stays out, and what stands aside where it is not all."""
+    main = len(row.text) - row.aside
+    end = max(0, end if start >= main else min(end, main))
+    return Row(((row.text[max(start, row.gutter) : end], ""),), 0, row.glue)

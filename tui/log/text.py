@@ -30,12 +30,14 @@ _BARE = re.compile(f"^(?=[{_MARK}])")
 
 class Row(NamedTuple):
     """One row. Its first `gutter` characters are drawn but not copied; `glue` joins it to the row before in a copy:
-    a newline, or what the wrapping took out between the two.
+    a newline, or what the wrapping took out between the two. Its last `aside` characters stand beside the text, as a
+    number and a time do, and are not copied with it.
     """
 
     spans: tuple[Span, ...]
     gutter: int = 0
     glue: str = "\n"
+    aside: int = 0
 
     @property
     def text(self) -> str:
@@ -163,5 +165,5 @@ def _slice(spans: Sequence[Span], start: int, end: int) -> Iterable[Span]:
 
 def joined(rows: Iterable[Row]) -> str:
     """The text of rows as it was before it was wrapped."""
-    found = "".join(row.glue + row.text[row.gutter :].rstrip() for row in rows)
+    found = "".join(row.glue + row.text[row.gutter : len(row.text) - row.aside].rstrip() for row in rows)
     return found.removeprefix("\n")

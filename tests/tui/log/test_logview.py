@@ -327,6 +327,27 @@ async def test_text_is_selected_with_the_mouse_and_copied_as_it_was_before_it_wa
         assert host.pane.folded(2) is False
 
 
+async def test_a_selection_over_a_title_leaves_its_number_and_time_out_but_where_they_alone_are_selected() -> (
+    None
+):
+    book = Book()
+    book.say("start")
+    book.say("message", "one", via="tui")
+    book.say("message", "two", via="tui")
+    async with hosted(book) as host:
+        rows = [y for y, line in enumerate(host.lines) if "one" in line or "two" in line or "#3" in line]
+        time = host.lines[rows[1]].index("#3")
+        await host.pilot.mouse_down(Rows, offset=(4, rows[0]))
+        await host.pilot.hover(Rows, offset=(7, rows[2]))
+        await host.pilot.mouse_up(Rows, offset=(7, rows[2]))
+        await host.until(lambda: host.app.screen.get_selected_text())
+        assert host.app.screen.get_selected_text() == "one\n\n❯ message via tui\ntwo"
+        await host.pilot.mouse_down(Rows, offset=(time, rows[1]))
+        await host.pilot.hover(Rows, offset=(time + 2, rows[1]))
+        await host.pilot.mouse_up(Rows, offset=(time + 2, rows[1]))
+        await host.until(lambda: host.app.screen.get_selected_text() == "#3")
+
+
 async def test_a_selection_stays_on_its_text_when_what_is_above_grows() -> None:
     book = tour()
     async with hosted(book) as host:

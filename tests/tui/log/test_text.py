@@ -74,6 +74,13 @@ def test_the_gutter_is_not_copied() -> None:
     assert joined([Row((("│ ", ""), ("x = 1", "")), 2), Row((("│ ", ""), ("y", "")), 2)]) == "x = 1\ny"
 
 
+def test_what_stands_aside_is_not_copied() -> None:
+    assert (
+        joined([Row((("● answer", ""), ("   #7", "dim")), aside=5), Row((("  yes", ""),), 2)])
+        == "● answer\nyes"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
