@@ -12,6 +12,7 @@ from daemon import turns
 from daemon.protocol import records
 from daemon.protocol.records import BANDS, UNCOUNTED, CallBody, Config, Header, Record, Spent, Status, Usage
 from daemon.turns import Call, Media, Part, Raw, Result, Text, Turn
+from daemon.worktime import Worktime
 
 __all__ = [
     "Call",
@@ -93,10 +94,7 @@ class Chain:
         self.call_ids: set[str] = set()
         self.posts: dict[str, int] = {}
         self.turn = 0
-        self._worked = 0.0  # seconds, without the calls of the last step
-        self._stepped: datetime | None = None  # when the last step closed
-        self._ran = 0.0  # seconds that its calls took, all together
-        self._waited = 0.0  # and until the last result of them came
+        self._worktime = Worktime()
         self._session = session
         self._first: Config | None = None
         self._start: datetime | None = None
@@ -129,10 +127,8 @@ class Chain:
 
     @property
     def worked(self) -> float:
-        """Seconds at work, from records alone: of requests until they were answered or failed, and of calls what they
-        took, side by side or not. Nothing that anybody or anything was waited for counts.
-        """
-        return self._worked + min(self._ran, self._waited)
+        """Seconds at work."""
+        return self._worktime.seconds
 
     @property
     def status(self) -> Status:
@@ -178,8 +174,7 @@ class Chain:
             case "result":
                 known = self._orphans.pop(header.for_, None)
                 if known is not None:
-                    self._ran += max(0.0, header.seconds or 0.0)
-                    self._waited = _between(self._stepped, header.time)
+                    self._worktime.result(header)
                 if known is not None and header.for_ in self._calls:
                     self._result = header.n
                     self._wait(record)
@@ -188,7 +183,7 @@ class Chain:
                     self._wait(record)
             case "error":
                 self.turn = 0
-                self._worked += _between(records.instant(header.sent), header.time)
+                self._worktime.error(header)
                 self._wait(record)
             case "text" | "thinking" | "call":
                 self._blocks.append((record, call))
@@ -238,8 +233,7 @@ class Chain:
         if not self.steps:
             self._keep_unseen_system(header.upto)
         usage = header.usage or Usage()
-        self._worked = self.worked + _between(records.instant(header.sent), header.time)
-        self._stepped, self._ran, self._waited = records.instant(header.time), 0.0, 0.0
+        self._worktime.step(header)
         self.steps += 1
         self.usage += usage
         self._spend(header, usage)
@@ -378,12 +372,6 @@ class Chain:
         if self._asked:
             notes.append(f"{self._asked} tokens of context used")
         return f"[{', '.join(notes) or 'done'}]"
-
-
-def _between(start: datetime | None, time: str) -> float:
-    """Seconds from `start` to a record's time; 0 where one of them is none, or the clock was set back between them."""
-    end = records.instant(time) if start is not None else None
-    return max(0.0, (end - start).total_seconds()) if start is not None and end is not None else 0.0
 
 
 def fold(all_records: Iterable[Record], session: str = "") -> Chain:
