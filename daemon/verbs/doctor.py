@@ -10,7 +10,7 @@ from daemon.client import ApiFailure, Client
 from daemon.config import Settings
 from daemon.plain import count, line
 from daemon.protocol import api
-from daemon.verbs import examine
+from daemon.verbs import examine, interpreting
 from daemon.verbs.examine import Check, failing, ok, warning
 from daemon.verbs.paint import ink
 from daemon.verbs.reach import FAILED, OK, VerbError, Where, connect, say, say_json, where
@@ -56,7 +56,7 @@ def checks(socket: str, url: str, environ: Mapping[str, str]) -> Iterator[Check]
     if place.here and settings is not None:
         yield examine.folder(settings.data)
         yield examine.sockets(settings)
-        yield examine.interpreters(environ.get("PATH", ""))
+        yield interpreting.interpreters(settings.worker, environ)
         for standing in standings(environ):
             has_workers = True
             yield _own_worker(standing)

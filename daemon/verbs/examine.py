@@ -4,7 +4,6 @@ import errno
 import importlib.metadata
 import os
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -213,19 +212,6 @@ def sockets(settings: "Settings") -> Check:
             )
     longest = max(len(os.fsencode(path)) for path in paths)
     return ok("sockets", f"{settings.socket}; the longest path has {longest} of {config.SOCKET_LIMIT} bytes")
-
-
-def interpreters(path: str) -> Check:
-    """What the local worker runs code with."""
-    found = {name: shutil.which(name, path=path) for name in ("bash", "python3")}
-    name = "interpreters"
-    if not found["bash"]:
-        return failing(name, "there is no bash on the PATH", "install bash: commands run in it")
-    if not found["python3"]:
-        return warning(
-            name, f"{found['bash']}; there is no python3 on the PATH", "install python3: agents like it"
-        )
-    return ok(name, ", ".join(str(where) for where in found.values()))
 
 
 def key_in_the_clear(place: "Where") -> Iterator[Check]:

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import socket
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from msgspec.structs import replace
 
 from daemon import config
 from daemon.protocol import api
-from daemon.verbs import doctor, examine
+from daemon.verbs import doctor, examine, interpreting
 from daemon.verbs.examine import Check
+from daemon.worker import login
 from daemon.worker.station import Standing
 from daemon.worker.tunnel import Tunnel
 from tests.daemon.api import certificates
@@ -48,12 +50,57 @@ def test_what_is_failing_gives_1_and_the_line_that_helps(there: Place) -> None:
         assert "→ `outrider up` starts it" in done.stdout
         assert "which `outrider up` will make" in done.stdout
         assert not here.data.exists()
-        here.environ["PATH"] = "/nowhere"
-        checks = by_name(here.outrider("doctor", "--json").stdout)
-        assert (checks["interpreters"]["state"], checks["interpreters"]["fix"][:12]) == (
-            "failing",
-            "install bash",
-        )
+
+
+def test_the_interpreters_are_those_that_the_worker_takes_and_never_outriders_own() -> None:
+    with place() as here:
+        own = str(Path(sys.executable).parent)
+        here.environ["PATH"] = f"{own}:{here.environ['PATH']}"
+        found = by_name(here.outrider("doctor", "--json").stdout)["interpreters"]["what"]
+    assert own not in found
+    env = login.environment(here.environ)
+    for where in (login.python(env), login.node(env)):
+        assert where is None or where in found
+
+
+BASH, PYTHON, NODE = (
+    interpreting.Interpreter(name, f"/bin/{name}", runs=True) for name in ("bash", "python", "node")
+)
+GONE = {name: interpreting.Interpreter(name, "", runs=False) for name in ("bash", "python", "node")}
+OLD = interpreting.Interpreter("node", "/bin/node", runs=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "allowed", "state", "words"),
+    [
+        ((BASH, PYTHON, NODE), None, "ok", "/bin/bash, /bin/python, /bin/node"),
+        (
+            (BASH, PYTHON, GONE["node"]),
+            None,
+            "ok",
+            "/bin/bash, /bin/python; no node → `apt-get install nodejs`",
+        ),
+        ((BASH, PYTHON, OLD), None, "ok", "/bin/node does not start or is older than node 18 → "),
+        (
+            (BASH, GONE["python"], GONE["node"]),
+            None,
+            "warning",
+            "no python, no node → `apt-get install python3 nodejs`",
+        ),
+        ((BASH, PYTHON, GONE["node"]), ("bash", "node"), "warning", "/bin/bash; no node → "),
+        ((BASH, PYTHON, GONE["node"]), ("bash", "python"), "ok", "/bin/bash, /bin/python"),
+        ((GONE["bash"], PYTHON, NODE), None, "failing", "no bash on the PATH → install bash"),
+        ((GONE["bash"], PYTHON, NODE), ("python",), "ok", "/bin/python"),
+        ((BASH, PYTHON, NODE), ("jupyter:ir",), "ok", "jupyter:ir"),
+        ((BASH, PYTHON, NODE), (), "ok", "none is allowed"),
+    ],
+)
+def test_an_interpreter_that_is_missing_is_named_with_what_brings_it(
+    found: tuple[interpreting.Interpreter, ...], allowed: tuple[str, ...] | None, state: str, words: str
+) -> None:
+    check = interpreting.runs_code(found, allowed)
+    assert check.state == state
+    assert words in f"{check.what} → {check.fix}"
 
 
 def test_a_bad_config_is_failing_and_the_rest_is_looked_at_all_the_same(
