@@ -20,6 +20,9 @@ HELD: Final = (
 PIECE: Final = 64 << 10  # bytes taken from one side at once; a few of these are all that is ever held
 FIRST_LINE: Final = max(frames.MAX_HEADER, dialing.MAX_LINE) + 1  # bytes of the harness's first line
 CLOSE_WAIT: Final = 2.0  # seconds for what was written last to be taken up
+STUCK: Final = (
+    2 * frames.DEAD_AFTER
+)  # seconds in which the harness has to take up one piece: what holds less is dead
 
 Stream = tuple[StreamReader, StreamWriter]
 log = logging.getLogger(__name__)
@@ -93,7 +96,7 @@ class Link:
                     harness[1].write(self._greeting())
                     since = now()
                     await self._tell(None)
-                    await splice(harness, keeper, self._taken)
+                    await splice(harness, keeper, self._taken, now)
             except Gone as gone:
                 await self._tell(str(gone))
             if since is not None and now() - since >= HELD:
@@ -121,14 +124,33 @@ async def _close(writer: StreamWriter) -> None:
     writer.transport.abort()
 
 
-async def splice(harness: Stream, keeper: Stream, taken: Callable[[frames.Update | None], bool]) -> NoReturn:
+class _Heard:
+    """When the harness was last heard, by the clock `now`."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.note()
+
+    def note(self) -> None:
+        self._at = self._now()
+
+    @property
+    def silent(self) -> float:
+        """Seconds since then."""
+        return self._now() - self._at
+
+
+async def splice(
+    harness: Stream, keeper: Stream, taken: Callable[[frames.Update | None], bool], now: Callable[[], float]
+) -> NoReturn:
     """Carry bytes both ways until one side ends. Raises Gone, which says which.
 
     `taken` gets an update that the harness begins with, or None; it says whether that is not for the keeper.
     """
+    heard = _Heard(now)
     async with asyncio.TaskGroup() as group:
-        up = group.create_task(_up(keeper[0], harness[1]), name="keeper to harness")
-        down = group.create_task(_down(harness[0], keeper[1], taken), name="harness to keeper")
+        up = group.create_task(_up(keeper[0], harness[1], heard), name="keeper to harness")
+        down = group.create_task(_down(harness[0], keeper[1], taken, heard), name="harness to keeper")
         await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
         ended = down if down.done() else up
         for way in {up, down} - {ended}:
@@ -136,14 +158,19 @@ async def splice(harness: Stream, keeper: Stream, taken: Callable[[frames.Update
     raise Gone(ended.result())
 
 
-async def _up(keeper: StreamReader, harness: StreamWriter) -> str:
-    if broke := await _carry(keeper, harness, "the keeper", "the harness"):
-        return broke
-    return "the keeper closed its connection"
+async def _up(keeper: StreamReader, harness: StreamWriter, heard: _Heard) -> str:
+    """A keeper gives a silent harness up by itself, and has no way to say so here but to close."""
+    broke = await _carry(keeper, harness, "the keeper", "the harness", STUCK)
+    if not broke and heard.silent >= frames.DEAD_AFTER:
+        return f"the harness was silent for {heard.silent:.0f} s"
+    return broke or "the keeper closed its connection"
 
 
 async def _down(
-    harness: StreamReader, keeper: StreamWriter, taken: Callable[[frames.Update | None], bool]
+    harness: StreamReader,
+    keeper: StreamWriter,
+    taken: Callable[[frames.Update | None], bool],
+    heard: _Heard,
 ) -> str:
     """The beginning is looked at: it may be a refusal, or an update, which is nothing for the keeper."""
     try:
@@ -160,8 +187,9 @@ async def _down(
         return f"the connection to the harness broke: {error.strerror or error}"
     except Gone as gone:
         return str(gone)
+    heard.note()
     keeper.write(line)
-    if broke := await _carry(harness, keeper, "the harness", "the keeper"):
+    if broke := await _carry(harness, keeper, "the harness", "the keeper", None, heard.note):
         return broke
     return "the harness closed the connection"
 
@@ -187,14 +215,31 @@ def update_of(line: bytes) -> frames.Update | None:
         return None
 
 
-async def _carry(source: StreamReader, sink: StreamWriter, of: str, to: str) -> str:
-    """Carry bytes until the source ends, empty then; what broke otherwise."""
+async def _carry(
+    source: StreamReader,
+    sink: StreamWriter,
+    of: str,
+    to: str,
+    within: float | None,
+    came: Callable[[], None] = lambda: None,
+) -> str:
+    """Carry bytes until the source ends, empty then; what broke otherwise. `came` is called at each piece.
+
+    `within`: seconds in which the sink has to take up one piece.
+    """
     side = of
     try:
         while data := await source.read(PIECE):
+            came()
             side = to
             sink.write(data)
-            await sink.drain()
+            try:
+                async with asyncio.timeout(within):
+                    await sink.drain()
+            except TimeoutError as error:
+                if error.errno is not None:  # the system's own, for a connection
+                    raise
+                return f"{to} took nothing up for {within:.0f} s"
             side = of
     except OSError as error:
         return f"the connection to {side} broke: {error.strerror or error}"

@@ -155,6 +155,37 @@ async def test_the_end_of_one_side_is_the_others_with_all_that_was_said_before(
     await ends.until(lambda: f"the {side} closed" in str(ends.told))
 
 
+@pytest.mark.parametrize(
+    ("silent", "why"),
+    [
+        (frames.DEAD_AFTER, "the harness was silent for 30 s"),
+        (frames.DEAD_AFTER - 1, "the keeper closed its connection"),
+    ],
+)
+async def test_a_harness_that_the_keeper_gave_up_is_named_as_silent(
+    ends: Ends, silent: float, why: str
+) -> None:
+    await ends.connected()
+    for _ in range(3):
+        await ends.say("harness", PING)
+        await ends.hear("keeper", len(PING))
+        ends.now += frames.PING_AFTER
+    ends.now += silent - frames.PING_AFTER
+    ends.end("keeper").close()
+    assert await ends.why() == why
+
+
+async def test_a_harness_that_takes_nothing_up_is_given_up_though_the_keeper_goes_unnoticed(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "STUCK", 0.1)
+    await ends.connected()
+    tasks = Tasks()
+    tasks.start(ends.say("keeper", bytes(20 << 20)), "say")
+    assert await ends.why() == "the harness took nothing up for 0 s"
+    await tasks.close()
+
+
 async def test_each_connection_to_the_harness_has_one_of_its_own_to_the_keeper(ends: Ends) -> None:
     for count in range(1, 4):
         await ends.until(lambda count=count: ends.told.count(None) == count)  # type: ignore[misc]
