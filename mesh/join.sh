@@ -20,7 +20,8 @@ usage: sh join.sh [OPTION]... TOKEN
 
 Makes this machine a worker of the harness that made TOKEN: installs Outrider in a folder of its own, joins, starts
 the worker in the background and waits until it is connected. Run again, it says what is already there, and starts
-what does not run. TOKEN may be -, to be read from standard input, or be in $OUTRIDER_TOKEN.
+what does not run. TOKEN may be -, to be read from standard input, or be in $OUTRIDER_JOIN
+(or $OUTRIDER_TOKEN).
 
   --name NAME       the worker's name; else one made of the hostname
   --scratch FOLDER  where the worker works
@@ -50,8 +51,8 @@ wrong() { fail 2 "$*; see sh join.sh --help"; }
 
 # Arguments. Those to hand on when the token has to leave the command line are kept in $@.
 
-token=${OUTRIDER_TOKEN:-}
-unset OUTRIDER_TOKEN
+token=${OUTRIDER_JOIN:-${OUTRIDER_TOKEN:-}}
+unset OUTRIDER_JOIN OUTRIDER_TOKEN
 given=''
 name='' scratch='' as_root='' owner='' from='' wait=60
 
@@ -113,7 +114,7 @@ done
 if [ -n "$given" ] && [ "$given" != 1 ]; then
   # Everybody on this machine reads command lines, but not another user's environment.
   if grep -qs '^# Make this machine a worker of an Outrider' "$0"; then
-    OUTRIDER_TOKEN=$given exec sh "$0" "$@"
+    OUTRIDER_JOIN=$given exec sh "$0" "$@"
   fi
   token=$given # it came by a pipe, as in `curl … | sh -s TOKEN`
 fi
@@ -183,12 +184,16 @@ fi
 
 # What is half made is removed on every way out.
 
-lock='' half='' worker='' quiet='' started=''
+lock='' half='' worker='' quiet='' started='' kept=''
 tidy() {
   trap '' INT TERM HUP
   if [ -n "$worker" ]; then # not connected yet
     kill "$worker" 2>/dev/null
-    "$outrider" worker down --scratch "$scratch" >/dev/null 2>&1
+    if [ -n "$kept" ]; then # the keeper and its runs were here before
+      wait "$worker" 2>/dev/null
+    else
+      "$outrider" worker down --scratch "$scratch" >/dev/null 2>&1
+    fi
     rm -f "$pidfile"
   fi
   [ -z "$half" ] || rm -rf "$half"
@@ -442,6 +447,8 @@ start_worker() {
   if [ -z "$owner" ] && ! mkdir -p "$(dirname "$scratch")" 2>/dev/null; then
     fail 1 "$scratch cannot be made: name another folder with --scratch"
   fi
+  kept=''
+  printf '%s\n' "$status" | grep -q '^ *keeper  *pid ' && kept=1
   touch "$log" 2>/dev/null || fail 1 "$log cannot be written"
   earlier=$(wc -c <"$log") # bytes of the log that are of earlier starts
   set -- worker --join - --scratch "$scratch"

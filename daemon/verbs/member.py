@@ -17,7 +17,7 @@ from daemon.worker import dropped, joining, keeper, member, station
 from daemon.worker.joining import JoinError, Membership, Token
 
 STDIN: Final = "-"  # as a token: it is read from standard input
-VARIABLE: Final = "OUTRIDER_JOIN"
+VARIABLES: Final = ("OUTRIDER_JOIN", "OUTRIDER_TOKEN")  # as join.sh has them too
 MOST: Final = 64 << 10  # bytes of a token, with white space
 _CODES: Final[Mapping[str, int]] = {
     "wrong": USAGE,
@@ -196,7 +196,7 @@ def _without_the_token(text: str) -> None:
     hidden = [_hidden(argument, text) for argument in command]
     if f"--join={STDIN}" not in hidden and STDIN not in hidden:  # it was in the environment
         hidden.append(f"--join={STDIN}")
-    environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    environ = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     os.execve(sys.executable, hidden, environ)  # noqa: S606 - no shell is wanted
 
 

@@ -61,6 +61,7 @@ stub = pathlib.Path(os.environ["STUB"])
 mode = (stub / "mode").read_text()
 verb = sys.argv[1:3]
 if verb == ["worker", "status"]:
+    print("  keeper        pid 77, release 1" if (stub / "keeper").exists() else "  keeper        none runs")
     try:
         pid = int((stub / "pid").read_text())
         alive = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()  # of a zombie nothing
@@ -381,8 +382,13 @@ async def test_a_worker_that_does_not_connect_in_time_goes_on_trying(
     assert len(installed.starts()) == 1
 
 
-async def test_interrupted_while_it_waits_it_ends_the_worker(installed: Machine, wheel: Wheel) -> None:
+@pytest.mark.parametrize("kept", [False, True])
+async def test_interrupted_while_it_waits_it_ends_the_worker_but_no_keeper_that_was_there_before(
+    installed: Machine, wheel: Wheel, kept: bool
+) -> None:
     installed.mode("dial")
+    if kept:
+        (installed.stub / "keeper").write_text("")
     async with served(installed, wheel):
         more = ["--as-root"] if ROOT else []
         process = await installed.start("dash", "join.sh", *more, TOKEN)
@@ -390,7 +396,7 @@ async def test_interrupted_while_it_waits_it_ends_the_worker(installed: Machine,
             await asyncio.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)
         assert await installed.finish(process) == 130, installed.output
-    assert (installed.stub / "downed").exists()
+    assert (installed.stub / "downed").exists() == (not kept)
     while Path(f"/proc/{installed.pid}/cmdline").exists():
         if not Path(f"/proc/{installed.pid}/cmdline").read_bytes():
             break  # a zombie: nobody collects it here
@@ -403,11 +409,14 @@ async def test_the_token_may_come_by_standard_input_or_the_environment(
     async with served(installed, wheel):
         assert await installed.run("-", input=f"{TOKEN}\n") == 0, installed.output
         installed.end()
-        installed.environ["OUTRIDER_TOKEN"] = TOKEN
-        assert await installed.run() == 0, installed.output
+        for name in ("OUTRIDER_TOKEN", "OUTRIDER_JOIN"):
+            installed.environ[name] = TOKEN
+            assert await installed.run() == 0, installed.output
+            installed.end()
+            installed.environ[name] = "of another"
     starts = list(map(json.loads, installed.starts()))
-    assert [start["token"] for start in starts] == [TOKEN + "\n"] * 2
-    assert [start["leaked"] for start in starts] == [[], []]
+    assert [start["token"] for start in starts] == [TOKEN + "\n"] * 3
+    assert [start["leaked"] for start in starts] == [[], [], []]
 
 
 async def test_another_join_at_work_is_waited_for_and_a_dead_one_is_not(

@@ -28,7 +28,7 @@ def which(verb: Verb) -> Verb:
     "--join",
     default="",
     metavar="TOKEN",
-    envvar="OUTRIDER_JOIN",
+    envvar=["OUTRIDER_JOIN", "OUTRIDER_TOKEN"],
     help="Join the mesh of the harness that made this token; - reads it from standard input.",
 )
 @click.option(

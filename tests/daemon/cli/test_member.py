@@ -80,7 +80,7 @@ def home() -> Iterator[Home]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("way", ["--join=", "--join", "OUTRIDER_JOIN"])
+@pytest.mark.parametrize("way", ["--join=", "--join", "OUTRIDER_JOIN", "OUTRIDER_TOKEN"])
 async def test_a_token_is_in_no_list_of_processes(hub: Harness, home: Home, way: str) -> None:
     asked, go = threading.Event(), threading.Event()
 
@@ -92,8 +92,8 @@ async def test_a_token_is_in_no_list_of_processes(hub: Harness, home: Home, way:
     async with open_hub(hub) as (joins, place):
         joins.before = hold
         text = await text_for(hub, place)
-        arguments = {"--join=": [f"--join={text}"], "--join": ["--join", text], "OUTRIDER_JOIN": []}[way]
-        environ = {"OUTRIDER_JOIN": text} if way == "OUTRIDER_JOIN" else {}
+        arguments = {"--join=": [f"--join={text}"], "--join": ["--join", text]}.get(way, [])
+        environ = {} if arguments else {way: text}
         with await away(lambda: home.start(*arguments, *home.as_root, **environ)) as process:
             try:
                 assert await away(asked.wait, 40)
