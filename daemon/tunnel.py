@@ -5,6 +5,7 @@ this process, however that ends. A forwarding is asked of it by its own control 
 """
 
 import asyncio
+import fcntl
 import os
 import re
 import shlex
@@ -22,6 +23,10 @@ OPEN: Final = 60.0  # seconds to sign in: a person may have to type
 CLOSE: Final = 3.0  # seconds ssh has to end
 MARK: Final = "outrider-socket:"  # before the socket's path: a shell's profile may write too
 SAID: Final = 2000  # bytes of what ssh complained of that are read
+FOLDERS: Final = "or-ssh-"  # how the folders of the sockets begin
+LOCK: Final = (
+    "lock"  # a file there, locked as long as the process of the folder lives, in whatever namespace that is
+)
 OPTIONS: Final = (
     "-T",
     "-o", "ControlMaster=yes",
@@ -86,6 +91,7 @@ class Tunnel:
         self._far = parse(url)
         self._program = list(program)
         self._folder: Path | None = None
+        self._lock = -1  # the descriptor that has it
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
 
@@ -104,10 +110,11 @@ class Tunnel:
         if self.is_open:
             return
         await self.close()
-        self._folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="or-ssh-"))
+        folder, self._lock = await asyncio.to_thread(_made)
+        self._folder = folder
         try:
             async with asyncio.timeout(OPEN):
-                await self._open(self._folder / "c")
+                await self._open(folder / "c")
         except BaseException as error:
             said = await asyncio.to_thread(self._said)
             await self.close()
@@ -216,6 +223,36 @@ class Tunnel:
         folder, self._folder = self._folder, None
         if folder is not None:
             await asyncio.to_thread(shutil.rmtree, folder, True)
+            os.close(self._lock)
+
+
+def _made() -> tuple[Path, int]:
+    """A new folder of ours alone, and the lock by which others see that we live. Raises OSError."""
+    for path in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*/{LOCK}"):
+        _sweep(path)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=FOLDERS))
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / LOCK).exists():  # else it was swept just before it was locked
+            return folder, lock
+        os.close(lock)
+
+
+def _sweep(path: Path) -> None:
+    """Take away the folder of the lock at `path`, where it is ours and its process is dead: nobody has the lock."""
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        if os.fstat(lock).st_uid == os.geteuid():
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent, True)
+    except BlockingIOError:
+        return
+    finally:
+        os.close(lock)
 
 
 def _spawn(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":

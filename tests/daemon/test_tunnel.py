@@ -1,7 +1,13 @@
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from daemon import tunnel as tunnels
 from daemon.client import Client, Unreachable
 from daemon.tunnel import Far, Tunnel, TunnelError, parse
 
@@ -100,3 +106,51 @@ async def test_a_client_says_it_as_everything_that_it_cannot_reach(
             await client.list()
         with pytest.raises(Unreachable, match=r"^ssh to far: no route$"):
             await client.sign_in()
+
+
+HOLDS = """
+import os, sys, tempfile
+from daemon import tunnel
+tempfile.tempdir = sys.argv[1]
+folder, lock = tunnel._made()
+(folder / "s").touch()
+print(folder, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_was_killed_leaves_no_folder_after_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    other = tmp_path / "or-ssh-without-a-lock"
+    other.mkdir()
+    folders = []
+    with (
+        subprocess.Popen([sys.executable, "-c", HOLDS, tmp_path], stdin=-1, stdout=-1) as lives,
+        subprocess.Popen([sys.executable, "-c", HOLDS, tmp_path], stdin=-1, stdout=-1) as dies,
+    ):
+        for process in (lives, dies):
+            assert process.stdout is not None
+            folders.append(Path(process.stdout.readline().decode().strip()))
+        dies.send_signal(signal.SIGKILL)
+        dies.wait()
+        mine, lock = tunnels._made()
+        os.close(lock)
+        assert sorted(tmp_path.glob("or-ssh-*")) == sorted([folders[0], other, mine])
+        assert sorted(path.name for path in folders[0].iterdir()) == ["lock", "s"]
+
+
+def test_a_folder_that_is_only_pointed_to_is_not_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    for folder in ("tmp", "mine"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "mine" / "lock").touch()
+    (tmp_path / "tmp" / "or-ssh-x").symlink_to(tmp_path / "mine")
+    _, lock = tunnels._made()
+    try:
+        assert (tmp_path / "mine" / "lock").exists()
+    finally:
+        os.close(lock)
