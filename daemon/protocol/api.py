@@ -311,7 +311,7 @@ class RelayCounts(Struct, frozen=True):
 
 class MeshInfo(Struct, frozen=True, omit_defaults=True):
     """Answer to GET /mesh. `name`: this harness's. `state`: idle until the first token; failing: `why`, and it is tried
-    again; off by configuration.
+    again; off by configuration; up, with `why` machines that join cannot install Outrider from here, where they cannot.
 
     `how`: which WireGuard, in a sentence; of an idle one, which it would be, or `why` it can be none. `port` is
     WireGuard's, UDP; `control` the one inside of the mesh, TCP; both 0 while it is not up. `join`: where machines join;
