@@ -130,7 +130,7 @@ async def join(scratch: Path, asked: Token, name: str, release: str, backend: st
 
 def _own_key(scratch: Path) -> Pair:
     try:
-        scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        smallfiles.make_folder(scratch)
     except OSError as error:
         raise JoinError(f"{scratch} cannot be made: {error.strerror}: name another with --scratch") from error
     return identity.pair(scratch / FOLDER)

@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final
@@ -25,10 +26,14 @@ _image = msgspec.json.Decoder(Image).decode
 
 
 def names(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The interpreters that are kernels: none without the extra `jupyter`. Blocks."""
+    """The interpreters that are kernels: none without the extra `jupyter`. Blocks.
+
+    To look for them makes an IPython folder where there is none.
+    """
     if importlib.util.find_spec(CLIENT) is None:
         return ()
-    said = login.output([sys.executable, "-I", SCRIPT, "--list"], env)
+    with tempfile.TemporaryDirectory(prefix="outrider-") as spare:
+        said = login.output([sys.executable, "-I", SCRIPT, "--list"], {**env, **_ipython(env, spare)})
     return tuple(KERNELS + name for name in said.decode().split())
 
 
@@ -37,11 +42,15 @@ def places(env: Mapping[str, str], own: Path) -> dict[str, str]:
 
     Whoever has an IPython folder has its profile in it, so that one stays. Blocks. Raises OSError.
     """
+    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return {"JUPYTER_RUNTIME_DIR": str(own / "runtime"), **_ipython(env, str(own / "ipython"))}
+
+
+def _ipython(env: Mapping[str, str], spare: str) -> dict[str, str]:
+    """The variable that has IPython write into `spare`, none where the operator has a folder for it."""
     home = Path(env.get("HOME", "/"))
     theirs = ("IPYTHONDIR" in env, (home / ".ipython").exists(), (home / ".config/ipython").exists())
-    own.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = {"JUPYTER_RUNTIME_DIR": str(own / "runtime")}
-    return found if any(theirs) else found | {"IPYTHONDIR": str(own / "ipython")}
+    return {} if any(theirs) else {"IPYTHONDIR": spare}
 
 
 class Kernel(Interpreter):

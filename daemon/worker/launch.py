@@ -13,7 +13,7 @@ from typing import Final
 
 from daemon.allowance import Allowance
 from daemon.protocol import frames, framing
-from daemon.worker import access, keeper, surroundings
+from daemon.worker import access, keeper, smallfiles, surroundings
 
 START_WAIT: Final = 30.0  # seconds for a keeper to listen: it may have many journals to read
 HELLO_WAIT: Final = frames.HELLO_WAIT  # seconds for one that listens to say hello
@@ -42,7 +42,7 @@ async def ensure(scratch: Path, release: str, allowed: Allowance | None = None) 
             f"{path} is longer than a socket's path may be ({PATH_MAX} bytes): choose a shorter scratch"
         )
     try:
-        await asyncio.to_thread(scratch.mkdir, mode=0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(smallfiles.make_folder, scratch)
     except OSError as error:
         raise LaunchError(
             f"the worker's scratch folder {scratch} cannot be made: {error.strerror}"

@@ -1,12 +1,31 @@
-"""Small files of the worker's own: read, replaced whole, or written over in place."""
+"""Small files of the worker's own, and their folders: read, replaced whole, or written over in place."""
 
 import os
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
+OWN: Final = "outrider"  # a folder of this name is Outrider's, and so is what is in it
+
 T = TypeVar("T")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, with what is missing above it; only their owner can enter those that are Outrider's own.
+
+    What is above them, as ~/.local/state, is made as the umask has it. Raises OSError. Blocks.
+    """
+    missing = []
+    for folder in (path, *path.parents):
+        if folder.is_dir() or (
+            folder != path and folder.exists()
+        ):  # mkdir says best what is wrong with a file
+            break
+        missing.append(folder)
+    for folder in reversed(missing):
+        own = folder == path or OWN in folder.parts
+        folder.mkdir(mode=0o700 if own else 0o777, exist_ok=True)
 
 
 def read(path: Path, type: type[T]) -> T | None:

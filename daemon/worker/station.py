@@ -129,7 +129,7 @@ async def work(place: Place) -> Path | None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
     try:
-        await asyncio.to_thread(place.scratch.mkdir, mode=0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(smallfiles.make_folder, place.scratch)
         with keeper.locked(place.scratch / LOCK):
             async with place.harness.kept():
                 python = await _until(ending, place)

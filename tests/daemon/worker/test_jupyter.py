@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from daemon.allowance import KERNELS
-from daemon.worker import interpreter, interpreters, jupyter
+from daemon.worker import interpreter, interpreters, jupyter, login
 from daemon.worker.keeper import SOCKET, Keeper
 from tests.daemon.worker.dialing import Dial, Ran, Refused
 from tests.needed import missing
@@ -93,6 +93,12 @@ def test_a_worker_that_uses_no_kernel_never_loads_jupyter() -> None:
     code = "import daemon.worker.keeper, sys; print({'jupyter_client', 'zmq', 'tornado'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "set()\n"
+
+
+def test_to_look_for_kernels_leaves_nothing_in_the_home(home: Path, kernels: Path) -> None:
+    before = sorted(os.listdir(home))
+    assert NAME in jupyter.names(login.environment(os.environ))
+    assert sorted(os.listdir(home)) == before
 
 
 async def test_a_kernel_writes_nothing_into_the_operators_home(

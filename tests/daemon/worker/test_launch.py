@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from daemon.protocol import frames
-from daemon.worker import keeper, launch
+from daemon.worker import keeper, launch, smallfiles
 from tests.daemon.worker.dialing import Dial
 
 
@@ -37,6 +37,33 @@ async def killed(scratch: Path) -> None:
     await gone
     loop.remove_reader(fd)
     os.close(fd)
+
+
+def test_outriders_own_folders_are_for_their_owner_alone_and_those_above_as_the_umask_has_it(
+    tmp_path: Path,
+) -> None:
+    before = os.umask(0o022)
+    try:
+        smallfiles.make_folder(tmp_path / "state/outrider/workers/one")
+        smallfiles.make_folder(tmp_path / "named/by/hand")
+        smallfiles.make_folder(tmp_path / "named/by")
+    finally:
+        os.umask(before)
+    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {
+        "state": 0o755,
+        "state/outrider": 0o700,
+        "state/outrider/workers": 0o700,
+        "state/outrider/workers/one": 0o700,
+        "named": 0o755,
+        "named/by": 0o755,
+        "named/by/hand": 0o700,
+    }
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        smallfiles.make_folder(tmp_path / "file/in")
+    with pytest.raises(FileExistsError):
+        smallfiles.make_folder(tmp_path / "file")
 
 
 async def test_a_keeper_is_started_once_and_found_again(ended: Path) -> None:
