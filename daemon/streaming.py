@@ -125,7 +125,7 @@ def streaming(stream: Streamed) -> Item:
             return Item(0, "output", f"output so far{broken}", body, "live", call=stream.call)
         case kind:
             body = safe(f"…{text}" if cut else text)
-            return Item(0, kind, f"{_SPOKEN[kind]}{cut}{broken}", body, "live", "markdown")
+            return Item(0, kind, f"{_SPOKEN[kind]}{broken}{cut}", body, "live", "markdown")
 
 
 def _before(stream: Streamed, at: int) -> tuple[str, int]:

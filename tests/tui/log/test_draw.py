@@ -120,6 +120,21 @@ def test_no_call_whatever_it_holds_does(text: str, name: str) -> None:
         assert not ACTS.search(row.text)
 
 
+def test_an_answer_without_its_beginning_says_so_and_one_that_broke_off_too() -> None:
+    stream = Streamed(1, "text", ["lo **you**"], size=10, begin=1000)
+    block = LiveBlock(stream)
+    assert [row.text for row in block.rows(60, 0)][1:] == [
+        "● answer · without its first 1,000 characters",
+        "  …lo you",
+    ]
+    stream.broken = True
+    assert "broken off here" in block.rows(60, 0)[1].text
+    stream.broken = False
+    stream.pieces.append(" too")
+    stream.size += 4
+    assert [row.text for row in block.rows(60, 0)][2:] == ["  …lo you too"]
+
+
 def test_an_answer_that_streams_is_drawn_as_it_grows() -> None:
     stream = Streamed(1, "text", ["Hello **wor"], size=11)
     block = LiveBlock(stream)

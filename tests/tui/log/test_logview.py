@@ -273,6 +273,42 @@ async def test_an_answer_streams_in_and_its_record_takes_its_place() -> None:
         await host.misses("void\n")
 
 
+async def test_who_opens_in_the_middle_of_an_answer_sees_its_beginning_and_nothing_twice() -> None:
+    book = tour()
+    async with hosted(book) as host:
+        host.log.feed(Delta("thinking", "a thought", step="s9"))
+        host.log.feed(Delta("text", "The words\nfrom the first on", 1, step="s9"))
+        await host.sees("from the first on")
+        assert "a thought" in host.text
+        host.log.feed(book.say("thinking", "a thought", step="s9"))
+        host.log.feed(book.say("text", "The words\nfrom the first on", step="s9", block=1))
+        await host.until(lambda: "from the first on" in host.text and not host.pane.live.streams())
+        assert host.text.count("from the first on") == 1
+        host.log.feed(Delta("call", 'ho hi"}', 2, name="run", step="s9", at=90_000))
+        await host.sees("writing a call of run, 90,007 characters")
+
+
+async def test_a_lost_connection_leaves_the_half_answer_there_until_the_rest_comes() -> None:
+    book = tour()
+    async with hosted(book) as host:
+        host.log.feed(Delta("text", "Half of **wh", step="s9"))
+        await host.sees("Half of **wh")
+        host.log.feed(Lost("gone", 1.0))
+        await host.sees("● answer · broken off here")
+        assert "Half of **wh" in host.text
+        host.log.feed(Back())
+        host.log.feed(Delta("text", "Half of **what** is said", step="s9"))
+        await host.sees("Half of what is said")
+        assert "broken off" not in host.text
+        assert host.text.count("Half of") == 1
+        host.log.feed(Lost("gone", 1.0))
+        host.log.feed(Back())
+        host.log.feed(book.say("text", "Half of **what** is said.", step="s9"))
+        await host.sees("Half of what is said.")
+        assert "broken off" not in host.text
+        assert host.text.count("Half of") == 1
+
+
 async def test_a_run_that_goes_on_shows_its_output_and_that_a_request_is_tried_again() -> None:
     async with hosted(tour()) as host:
         host.log.feed(Delta("output", "\x1b[31mhalf\x1b[0m done\n", call="c9"))
