@@ -124,7 +124,7 @@ class Roster:
         return found
 
     def _passes(self, info: api.Info, wanted: Sequence[str]) -> bool:
-        """Every word is the status, or stands in one of its names, title or id; `!` is what wants a person.
+        """Every word is the status, stands in one of its names or its title, or begins its id; `!` wants a person.
 
         A session that waits for its workers is found as such, and by the status that it has all the same.
         """
@@ -137,13 +137,13 @@ class Roster:
                 info.config.agent,
                 info.title,
                 info.config.model,
-                info.id,
                 *(ref.name for ref in info.config.workers),
             )
         ).lower()
         return all(
             word in statuses
             or word in text
+            or info.id.startswith(word)
             or (word == "!" and self.attention(info) != "")
             or (len(word) >= BEGUN and any(status.startswith(word) for status in shown))
             for word in wanted

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 from textual import events
+from textual.widgets import Input
 
 from tests.tui.daemonfake import FakeClient, info
 from tests.tui.driving import Driver, running
@@ -60,6 +61,19 @@ async def test_keys_act_in_the_order_in_which_they_come_however_fast(tmp_path: P
         await on.until(lambda: len(client.posts) == 2)
         assert client.texts == [("a1", "a\nb"), ("a1", "d")]
         assert found.text == "e"
+
+
+async def test_what_was_read_together_with_tab_goes_where_the_focus_went(tmp_path: Path) -> None:
+    client = FakeClient()
+    async with running(client, tmp_path) as on:
+        await on.press("ctrl+n")
+        await on.sees("New session")
+        found: Composer = on.one(Composer)
+        await on.until(lambda: found.has_focus)
+        for key, character in [("h", "h"), ("i", "i"), ("tab", "\t"), ("m", "m"), ("x", "x")]:
+            on.app.post_message(events.Key(key, character))
+        await on.until(lambda: on.app.screen.query_one("#model-name", Input).value == "mx")
+        assert found.text == "hi"
 
 
 async def test_what_comes_back_while_the_editor_is_open_stands_before_what_it_gives(tmp_path: Path) -> None:

@@ -44,9 +44,16 @@ def test_a_filter_takes_words_statuses_and_what_wants_a_person() -> None:
     assert ids(roster.rows(filter="PAINT stepping")) == ["bb"]
     assert ids(roster.rows(filter="failed stepping")) == ["cc", "bb"]
     assert ids(roster.rows(filter="gpu")) == ["cc"]
+    assert ids(roster.rows(filter="a")) == ["cc", "bb", "aa"]
     assert ids(roster.rows(filter="aa")) == ["aa"]
     assert ids(roster.rows(filter="!")) == ["cc", "aa"]
     assert ids(roster.rows(filter="nothing of it")) == []
+
+
+def test_an_id_is_found_by_its_beginning_alone() -> None:
+    roster = made(info("12ab", title="x"), info("ab12", title="x"))
+    assert ids(roster.rows(filter="12")) == ["12ab"]
+    assert ids(roster.rows(filter="ab12")) == ["ab12"]
 
 
 def test_a_status_is_found_by_its_beginning_too_and_one_that_waits_by_both_of_its_words() -> None:

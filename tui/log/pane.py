@@ -177,7 +177,7 @@ class Pane:
         for block in blocks.values():
             rows += block.rows(self.columns, self.ledger.call(block.stream.call))
         if self.said:
-            rows += [EMPTY, *wrap([(self.said, "hint")], self.columns)]
+            rows += [EMPTY, *wrap([(self.said, "hint")], self.columns, words=True)]
         self._live_rows = rows
 
     # Folds.

@@ -106,6 +106,7 @@ class SessionScreen(DaemonScreen):
 
     def _begin(self) -> None:
         self._out = ""
+        self.refresh_bindings()
         beside.run(self, self._follow(), self.outrider.complain, "follow", exclusive=True)
 
     async def _follow(self) -> None:
@@ -143,6 +144,7 @@ class SessionScreen(DaemonScreen):
         go = "its file is not in the daemon's folder; esc goes back to the list" if gone else "esc goes back"
         self.log_view.say(f"not read: {why}; {go}")
         self._show()
+        self.refresh_bindings()
 
     def _take(self, event: Followed) -> None:
         self.log_view.feed(event)

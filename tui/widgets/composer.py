@@ -115,7 +115,16 @@ class Composer(TextArea):
     # ---- keys
 
     async def _on_key(self, event: events.Key) -> None:
-        """A key that is bound here acts at once: by way of the app it would act after what was typed behind it."""
+        """A key that is bound here acts at once: by way of the app it would act after what was typed behind it.
+
+        What was read together with a key that moved the focus belongs to where that went.
+        """
+        field = self.app.focused
+        if field is not None and field is not self:
+            event.stop()
+            event.prevent_default()
+            field._forward_event(event.copy())
+            return
         if event.is_printable:
             return
         bound = self.screen.active_bindings.get(event.key)
