@@ -14,16 +14,17 @@ from daemon.protocol.records import Record, WorkerRef, draft
 SCAN_TIME: Final = 10.0  # seconds a worker may take; the first step waits for no more
 MAX_SIZE: Final = 64 << 10  # bytes of one file; the rest is left out with a note
 MAX_DEPTH: Final = 40  # folders upward
-MAX_PLACE: Final = 200  # characters of a folder that a record names, of each of its workers
+MAX_PLACE: Final = 40  # characters of a folder that a record names: its header has room for hundreds of them
 FILE: Final = "AGENTS.md"
 
 log = structlog.get_logger()
 
 
 def place(ref: WorkerRef) -> str:
-    """A worker and the session's folder there in one word: NAME, or NAME:FOLDER, a long one by its SHA-256."""
-    folder = ref.cwd if len(ref.cwd) <= MAX_PLACE else sha256(ref.cwd.encode("utf-8", "replace")).hexdigest()
-    return f"{ref.name}:{folder}" if folder else ref.name
+    """A worker and the session's folder there as NAME or NAME:FOLDER, a long one by digits of its SHA-256."""
+    if len(ref.cwd) > MAX_PLACE:
+        return f"{ref.name}:{sha256(ref.cwd.encode('utf-8', 'replace')).hexdigest()[:16]}"
+    return f"{ref.name}:{ref.cwd}" if ref.cwd else ref.name
 
 
 async def scan(

@@ -219,8 +219,9 @@ async def test_the_rules_of_a_folder_are_those_of_where_it_really_is(local: Loca
     (root / "link").symlink_to(root / "repo/deep/er")
 
     async def found(cwd: str) -> list[str]:
-        records, looked = await agents.scan(local.pool, [WorkerRef("local", cwd)])
-        assert looked == [f"local:{cwd}"]
+        ref = WorkerRef("local", cwd)
+        records, looked = await agents.scan(local.pool, [ref])
+        assert looked == [agents.place(ref)]
         return [record.text() for record in records]
 
     def told(*folders: str) -> list[str]:

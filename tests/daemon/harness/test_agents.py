@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from daemon.harness import agents
 from daemon.pool import Content, WorkerGone
 from daemon.protocol import frames
 from daemon.protocol.records import WorkerRef
@@ -164,6 +165,14 @@ async def test_the_files_of_another_folder_are_read_when_a_worker_gets_it_and_no
         await b.post(id, "go on")
         await b.rest(id)
         assert (await files(b, id))[3:] == [("w", "changed since"), ("w", "c's rules")]
+
+
+def test_a_place_is_short_and_each_has_its_own() -> None:
+    refs = [WorkerRef("w"), WorkerRef("w", "/a"), *(WorkerRef("w", "/" + "x" * 4000 + end) for end in "12")]
+    places = [agents.place(ref) for ref in refs]
+    assert places[:2] == ["w", "w:/a"]
+    assert len(set(places)) == 4
+    assert max(map(len, places)) < 50
 
 
 async def test_a_worker_that_does_not_answer_holds_a_step_up_no_longer_than_the_scan(
