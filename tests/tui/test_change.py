@@ -89,6 +89,17 @@ def test_what_cannot_be_names_each_field() -> None:
     assert set(caught.value.fields) == {"context", "limits"}
 
 
+def test_names_that_would_act_on_a_terminal_are_shown_harmless_and_stay_as_they_are() -> None:
+    evil = "/x\x1b[2J\u202e\x9b"
+    config = Config(f"m{evil}", workers=(WorkerRef("w", evil),), params={evil: evil}, tools=(evil,))
+    form = change.written(config)
+    for text in (form.model, form.workers[0].cwd, form.params.replace("\n", ""), form.tools):
+        assert text.isprintable(), ascii(text)
+    assert not change.change(config, form)
+    again = change.change(config, msgspec.structs.replace(form, params=form.params.replace("}", ', "a": 1}')))
+    assert again == change.Change(api.ConfigPatch(params={"a": 1}), None)
+
+
 # The screen.
 
 

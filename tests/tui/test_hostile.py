@@ -39,7 +39,8 @@ class Hostile(FakeClient):
 
     async def providers(self, wait: float = 0.0) -> api.Providers:
         models = (api.ModelInfo(EVIL), api.ModelInfo(EVIL))
-        return api.Providers(EVIL, (api.ProviderInfo(EVIL, EVIL, EVIL, True, True, models, EVIL, EVIL),))
+        there = api.ProviderInfo(EVIL, EVIL, EVIL, True, True, models, EVIL, EVIL, region=EVIL)
+        return api.Providers(EVIL, (there,), (api.Offer(f"x{EVIL}", ("region", "key")),))
 
     async def workers(self) -> Sequence[api.WorkerInfo]:
         return self.worker_infos
@@ -68,6 +69,10 @@ async def test_no_screen_draws_what_acts_on_a_terminal(tmp_path: Path) -> None:
         on.client.stream("a2", api.RetryEvent(EVIL, 1.0, 1))
         await on.sees("trying again")
         harmless(on)
+        await on.press("f3")
+        await on.sees("from its next step on")
+        harmless(on)
+        await on.press("escape")
         on.app.action_sessions()
         for name, seen in (
             ("workers", "reason"),
@@ -78,6 +83,14 @@ async def test_no_screen_draws_what_acts_on_a_terminal(tmp_path: Path) -> None:
             on.app.action_show(name)
             await on.sees(seen)
             harmless(on)
+            if name == "settings":
+                await on.press("enter")
+                await on.sees("key of")
+                harmless(on)
+                await on.press("escape", "down", "enter")
+                await on.sees("Set up x")
+                harmless(on)
+                await on.press("escape")
             await on.press("escape")
         await on.press("ctrl+p")
         await on.write("go to session")

@@ -85,7 +85,9 @@ class KeyDialog(Dialog[None]):
         return f"The key of {name}, {LATER}. {now}"
 
     def _now(self, field: api.Asked) -> str:
-        return {"key": "", "url": self._provider.url, "region": self._provider.region}[field]
+        return {"key": "", "url": line(self._provider.url, 1000), "region": line(self._provider.region)}[
+            field
+        ]
 
     def on_mount(self) -> None:
         self._say("")
