@@ -12,7 +12,6 @@ from daemon.api.gate import Caller
 from daemon.api.inflight import InFlight
 from daemon.api.needs import Harness, Log
 from daemon.api.routes import Answer, Content, Route, json, reply
-from daemon.harness import fresh
 from daemon.harness.errors import Malformed
 from daemon.protocol import api, events, records
 from daemon.protocol.records import JSON, WorkerRef
@@ -193,8 +192,7 @@ class Native:
     async def create(self, request: web.Request, caller: Caller) -> web.Response:
         self._drain.check()
         create, named = await reading.decoded_named(request, api.Create)
-        fresh.check(create, named)
-        id = await self._inflight.run(self._harness.create(create), "create")
+        id = await self._inflight.run(self._harness.create(create, named=named), "create")
         answer = reply(api.Created(id), 201)
         answer.headers["Location"] = api.SESSION.format(id=id)
         return answer

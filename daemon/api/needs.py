@@ -1,6 +1,6 @@
 """What the API asks of the harness and the providers, as it calls them; the tests' fakes fit these shapes too."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -137,7 +137,7 @@ class Harness(Protocol):
         """Begin with no session from now on: what is posted is kept for the next start."""
         ...
 
-    async def create(self, create: api.Create, surface: str = "") -> str: ...
+    async def create(self, create: api.Create, surface: str = "", named: Collection[str] = ()) -> str: ...
 
     async def info(self, id: str) -> api.Info: ...
 

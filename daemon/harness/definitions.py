@@ -1,6 +1,6 @@
 """Sessions of declared agents: what a create that names one asks for, with the definition's own words filled in."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import structs
 
@@ -30,8 +30,12 @@ def found(name: str, agents: Mapping[str, Agent]) -> Agent:
     raise Invalid(f"agent: {why}; there are {', '.join(agents)}")
 
 
-def applied(create: api.Create, agent: Agent, models: Models) -> tuple[api.Create, str]:
+def applied(
+    create: api.Create, agent: Agent, models: Models, named: Collection[str] = ()
+) -> tuple[api.Create, str]:
     """(`create` with what the definition says where it says nothing itself, the text of the agent's system record).
+
+    `named`: fields that a request has; no workers, where it says so, are none.
 
     Raises Invalid, which names every input that is wrong.
     """
@@ -43,7 +47,7 @@ def applied(create: api.Create, agent: Agent, models: Models) -> tuple[api.Creat
     if create.tools == "" and agent.tools is not None:
         tools = agent.tools
     model = create.model or agent.model or models.default()
-    workers = create.workers or (HERE if tools != () else ())
+    workers = create.workers or (HERE if tools != () and "workers" not in named else ())
     params = create.params
     if agent.temperature is not None:
         params = merge(_temperature(model, agent.temperature, models), params)

@@ -16,13 +16,20 @@ BLANK = api.Create()
 
 
 def session(
-    create: api.Create, surface: str, agents: Mapping[str, Agent], models: Models
+    create: api.Create,
+    surface: str,
+    agents: Mapping[str, Agent],
+    models: Models,
+    named: Collection[str] = (),
 ) -> tuple[Config, Sequence[Record]]:
-    """(config, drafts of its first records) of a session made on that surface. Raises Invalid."""
+    """(config, drafts of its first records) of a session made on that surface. `named`: see `check`.
+
+    Raises Invalid.
+    """
     task = ""
     if create.agent or surface:
         agent = definitions.found(create.agent, agents)
-        create, task = definitions.applied(create, agent, models)
+        create, task = definitions.applied(create, agent, models, named)
     elif create.inputs:
         raise Invalid("inputs: they are an agent's; name it in `agent`, or leave them out")
     config = configs.made(create, models, surface)

@@ -1,7 +1,7 @@
 """The harness: sessions made, posted to, stepped, stopped and told about; the only one that appends records."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
@@ -104,14 +104,15 @@ class Harness:
         self._turns: dict[str, int] = {}  # that go on after the start, and nobody has asked for
         self._on_turn: Callable[[str, int], None] = self._turns.__setitem__
 
-    async def create(self, create: api.Create, surface: str = "") -> str:
-        """Make a session and return its id. `surface`: of the API it is made on. Raises Invalid, NotFound (of `from`),
-        NoSpace.
+    async def create(self, create: api.Create, surface: str = "", named: Collection[str] = ()) -> str:
+        """Make a session and return its id. `surface`: of the API it is made on; `named`: fields that a request has.
+
+        Raises Invalid, NotFound (of `from`), NoSpace.
         """
-        fresh.check(create)
+        fresh.check(create, named)
         if create.from_:
             return await self._copy(create)
-        config, drafts = fresh.session(create, surface, self.agents, self._models)
+        config, drafts = fresh.session(create, surface, self.agents, self._models, named)
         with translated():
             id, made = await self._store.create(*drafts)
             self._sessions.made(made, await made.read())

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from daemon.api.keys import Keys
 from daemon.api.needs import Harness, Log
 from daemon.api.server import Served
 from daemon.definition.agent import Agent
+from daemon.harness import fresh
 from daemon.harness.census import Census
 from daemon.harness.changes import Changed, Changes
 from daemon.harness.counts import Counts
@@ -124,8 +125,9 @@ class FakeHarness:
         if self.failure is not None:
             raise self.failure
 
-    async def create(self, create: api.Create, surface: str = "") -> str:
+    async def create(self, create: api.Create, surface: str = "", named: Collection[str] = ()) -> str:
         await self._change()
+        fresh.check(create, named)
         if create.model == "nobody/none":
             raise Invalid("model: no provider serves nobody/none")
         self.created.append(create)

@@ -392,6 +392,11 @@ async def test_a_native_create_may_name_an_agent_too(path: Path) -> None:
         _, made = await s.call("POST", "/sessions", asked)
         info = await s.b.harness.info(made["id"])
         assert (info.config.params, info.config.tools) == ({"temperature": 1}, "default")
+        none: dict[str, list[str]] = {"workers": []}
+        for more, workers in (({}, ("local",)), (none, ())):
+            _, made = await s.call("POST", "/sessions", {"agent": "greeter", **more})
+            info = await s.b.harness.info(made["id"])
+            assert tuple(ref.name for ref in info.config.workers) == workers
         assert (await s.call("POST", "/sessions", {"inputs": {"who": "x"}}))[0] == 422
         assert (await s.call("POST", "/sessions", {"agent": "x"}))[0] == 422
 
