@@ -2,9 +2,12 @@
 
 import hashlib
 import os
+import shutil
 import threading
 import time
 import uuid
+import weakref
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
@@ -13,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from daemon.protocol import api
+from tui import writers
 from tui.choice import Choice
 
 HISTORY: Final = 100  # posts of a session that `up` goes back through
@@ -20,6 +24,7 @@ KEPT: Final = 500  # sessions whose drafts and history are kept, those changed l
 NEW: Final = ".new"  # ends the name of a file that is being written
 LEFT: Final = 3600.0  # seconds after which nobody writes it any more
 PATIENCE: Final = 2.0  # seconds that a save waits for another one
+PREFS: Final = "prefs.json"
 SEEN: Final = 2000  # sessions of which is kept when they were looked at
 
 T = TypeVar("T")
@@ -71,11 +76,15 @@ class Prefs(Struct, frozen=True):
 class Desk:
     """Drafts, unsent posts and preferences for one daemon, in memory. `save` writes what changed, from any thread.
 
-    Saving blocks, and so does making one.
+    Saving blocks, and so does making one. Of several processes each writes in a folder of its own, and takes in what
+    those left that have ended: none writes over what another one keeps.
     """
 
     def __init__(self, folder: Path, where: str) -> None:
-        self.folder = folder / hashlib.sha256(where.encode()).hexdigest()[:16]
+        self._home = folder / hashlib.sha256(where.encode()).hexdigest()[:16]
+        self.folder, lock = writers.place(self._home)
+        if lock != writers.NONE:
+            weakref.finalize(self, os.close, lock)
         self._drafts: dict[str, Draft] = {}
         self._unsent: dict[str, Unsent] = {}
         self.prefs = Prefs()
@@ -84,6 +93,9 @@ class Desk:
         self._writing = threading.Lock()  # what is written last is to be what is newest
         self.complaint = ""  # why something could not be kept
         self._load()
+        for other, lock in writers.left(self._home, self.folder):
+            self._take_in(other)
+            os.close(lock)
 
     # ---- drafts
 
@@ -195,7 +207,7 @@ class Desk:
 
     @property
     def _prefs_path(self) -> Path:
-        return self.folder / "prefs.json"
+        return self.folder / PREFS
 
     def _draft_path(self, session: str) -> Path:
         return self.folder / "drafts" / f"{session}.json"
@@ -204,27 +216,64 @@ class Desk:
         return self.folder / "unsent" / f"{key}.json"
 
     def _load(self) -> None:
-        """What was kept; a file that does not read is passed over, and what a killed writer left is taken away."""
-        with suppress(OSError):
-            for path in (*self.folder.glob(f"*{NEW}"), *self.folder.glob(f"*/*{NEW}")):
-                if time.time() - path.stat().st_mtime > LEFT:
-                    path.unlink(missing_ok=True)
-        self.prefs = _read(self._prefs_path, Prefs) or Prefs()
-        drafts = sorted(self.folder.glob("drafts/*.json"), key=_changed_at)
-        with suppress(OSError):  # a folder that cannot be written is told when something is to be kept
-            for path in drafts[:-KEPT]:
-                path.unlink(missing_ok=True)
+        """What was kept; a file that does not read is passed over, and what a killed writer left is taken away.
+
+        Where another process writes, its drafts are what this one begins with; its posts are its own to send.
+        """
+        home, own = self._home, self._home == self.folder
+        self.prefs = _read(home / PREFS, Prefs) or Prefs()
+        drafts = sorted(home.glob("drafts/*.json"), key=_changed_at)
         for path in drafts[-KEPT:]:
             if (draft := _read(path, Draft)) is not None:
                 self._drafts[path.stem] = draft
-        # What names no session is not ours: its draft would be a file anywhere.
-        for path in self.folder.glob("unsent/*.json"):
-            if (
-                (unsent := _read(path, Unsent)) is not None
-                and unsent.key == path.stem
-                and unsent.session.isalnum()
-            ):
-                self._unsent[unsent.key] = unsent
+        if not own:
+            return
+        self._unsent = {post.key: post for post in _posts(home)}
+        with suppress(OSError):  # a folder that cannot be written is told when something is to be kept
+            for path in (*home.glob(f"*{NEW}"), *home.glob(f"*/*{NEW}")):
+                if time.time() - path.stat().st_mtime > LEFT:
+                    path.unlink(missing_ok=True)
+            for path in drafts[:-KEPT]:
+                path.unlink(missing_ok=True)
+
+    def _take_in(self, folder: Path) -> None:
+        """What another process kept, which has ended; its folder goes when all of it is written here."""
+        for path in sorted(folder.glob("drafts/*.json"), key=_changed_at):
+            if (theirs := _read(path, Draft)) is not None:
+                self._keep(path.stem, both(self.draft(path.stem), theirs))
+        for post in _posts(folder):
+            self._unsent[post.key] = post
+            self._changed.add(self._unsent_path(post.key))
+        if (prefs := _read(folder / PREFS, Prefs)) is not None:
+            seen = dict(self.prefs.seen)
+            for id, moment in prefs.seen.items():
+                seen[id] = max(seen.get(id, ""), moment)
+            newer = prefs if _changed_at(folder / PREFS) > _changed_at(self._prefs_path) else self.prefs
+            self.prefer(msgspec.structs.replace(newer, seen=seen))
+        self.save()
+        if not self.complaint:
+            shutil.rmtree(folder, True)
+
+
+def both(ours: Draft, theirs: Draft) -> Draft:
+    """Two drafts of one session as one: what stands in both once, and nothing that was posted from the other."""
+    text, chips = ours.text, ours.chips
+    if text in theirs.history and text not in ours.history:
+        text, chips = "", ()
+    if text in theirs.text:
+        text = theirs.text
+    elif theirs.text not in text:
+        text = f"{text}\n{theirs.text}"
+    history = (*ours.history, *(post for post in theirs.history if post not in ours.history))
+    return Draft(text, (*chips, *(chip for chip in theirs.chips if chip not in chips)), history[-HISTORY:])
+
+
+def _posts(folder: Path) -> Iterator[Unsent]:
+    """The posts that are kept in a folder. What names no session is not ours: its draft would be a file anywhere."""
+    for path in folder.glob("unsent/*.json"):
+        post = _read(path, Unsent)
+        if post is not None and post.key == path.stem and post.session.isalnum():
+            yield post
 
 
 def _changed_at(path: Path) -> float:

@@ -2,21 +2,30 @@ import os
 import resource
 import signal
 import stat
+import subprocess
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from daemon.protocol.api import Part
-from tui.desk import HISTORY, NEW, Chip, Desk, Draft, Prefs
+from tui.desk import HISTORY, NEW, Chip, Desk, Draft, Prefs, both
+from tui.writers import BESIDE, LOCK
 
 CHIP = Chip("a.png · 3 B", "image/png", path="/a.png")
 PARTS = (Part("text/plain", b"\xff\x00 bytes"),)
 
 
 def files(folder: Path) -> list[str]:
+    """What is kept, without the lock of who keeps it."""
     return sorted(
-        str(path.relative_to(folder)).split("/", 1)[1] for path in folder.rglob("*") if path.is_file()
+        str(path.relative_to(folder)).split("/", 1)[1]
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != LOCK
     )
 
 
@@ -213,3 +222,99 @@ def test_a_full_disk_is_told_and_keeps_what_was_there(tmp_path: Path) -> None:
     assert files(tmp_path) == ["drafts/s1.json"]
     desk.save()
     assert Desk(tmp_path, "d").draft("s1").text == "x" * 5000
+
+
+ANOTHER = """
+import os, sys
+from pathlib import Path
+from daemon.protocol.api import Part
+from tui.desk import Desk
+desk = Desk(Path(sys.argv[1]), "d")
+print(desk.draft("s1").text.replace("\\n", "|"), flush=True)
+for line in sys.stdin:
+    exec(line)
+    desk.save()
+    print("done", flush=True)
+"""
+
+
+class Another:
+    """A terminal UI in a process of its own. `begun`: the draft of s1 that it began with, its lines parted by bars."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.begun = self._said()
+
+    def _said(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def do(self, code: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{code}\n")
+        self.process.stdin.flush()
+        assert self._said() == "done"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def another(folder: Path) -> Iterator[Another]:
+    command = [sys.executable, "-c", ANOTHER, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Another(process)
+
+
+def test_of_two_at_once_none_writes_over_the_other_and_the_next_start_has_both(tmp_path: Path) -> None:
+    with another(tmp_path) as first:
+        first.do("desk.write('s1', 'begun')")
+        with another(tmp_path) as second:
+            assert second.begun == "begun"
+            second.do("desk.write('s1', 'of the second'); desk.write('s2', 'its own')")
+            first.do("desk.write('s1', 'of the first')")
+            second.kill()
+        with another(tmp_path) as third:
+            assert third.begun == "of the first|of the second"
+    desk = Desk(tmp_path, "d")
+    assert desk.draft("s1").text == "of the first\nof the second"
+    assert desk.draft("s2").text == "its own"
+    assert not list(desk.folder.glob(f"{BESIDE}/*"))
+
+
+def test_a_post_is_sent_by_who_made_it_and_by_the_next_start_once_that_one_has_ended(tmp_path: Path) -> None:
+    post = "desk.post('s1', 'x', (Part('text/plain', b'x'),), (), 1)"
+    with another(tmp_path) as first, another(tmp_path) as second:
+        first.do(post)
+        second.do(post)
+        with another(tmp_path) as third:
+            third.do("assert desk.unsent() == []")
+        first.kill()
+        assert len(Desk(tmp_path, "d").unsent()) == 1
+        second.kill()
+        assert len(Desk(tmp_path, "d").unsent()) == 2
+
+
+def test_what_was_seen_in_either_was_seen_and_the_later_choice_holds(tmp_path: Path) -> None:
+    with another(tmp_path) as first, another(tmp_path) as second:
+        take = "from tui.desk import Prefs; desk.prefer"
+        first.do(f"{take}(Prefs(seen={{'a': '2', 'b': '1'}}, theme='nord'))")
+        second.do(f"{take}(Prefs(seen={{'a': '1', 'b': '2', 'c': '1'}}, theme='gruvbox'))")
+    assert Desk(tmp_path, "d").prefs == Prefs(seen={"a": "2", "b": "2", "c": "1"}, theme="gruvbox")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "made"),
+    [
+        (Draft(), Draft("a"), Draft("a")),
+        (Draft("a"), Draft(), Draft("a")),
+        (Draft("a b"), Draft("a b c"), Draft("a b c")),
+        (Draft("a b c"), Draft("a b"), Draft("a b c")),
+        (Draft("a", (CHIP,)), Draft("b", (CHIP,)), Draft("a\nb", (CHIP,))),
+        (Draft("a", (CHIP,)), Draft("", (), ("a",)), Draft("", (), ("a",))),
+        (Draft("", (), ("1", "2")), Draft("", (), ("1", "3")), Draft("", (), ("1", "2", "3"))),
+    ],
+)
+def test_two_drafts_are_put_together(ours: Draft, theirs: Draft, made: Draft) -> None:
+    assert both(ours, theirs) == made
