@@ -61,16 +61,18 @@ class Passing:
     def since(self, at: int) -> Delta:
         """The piece from character `at` on, or from the first that is kept."""
         at = max(at, self.begin)
-        found, left = list[str](), self.end - at
-        for piece in chain(reversed(self._new), reversed(self._old)):
-            if left <= 0:
-                break
-            found.append(piece[-left:])
-            left -= len(piece)
-        about = self.about
-        return Delta(
-            about.kind, "".join(reversed(found)), about.block, about.call, about.name, about.step, at
-        )
+        about, left = self.about, self.end - at
+        if self._new and len(self._new[-1]) == left:  # as it is for a reader who keeps up
+            text = self._new[-1]
+        else:
+            found = list[str]()
+            for piece in chain(reversed(self._new), reversed(self._old)):
+                if left <= 0:
+                    break
+                found.append(piece[-left:])
+                left -= len(piece)
+            text = "".join(reversed(found))
+        return Delta(about.kind, text, about.block, about.call, about.name, about.step, at)
 
     def cut(self, most: int) -> None:
         """Keep no more than the last `most` characters."""
@@ -132,11 +134,14 @@ class Live:
                 found.append(one.since(max(0, at)))
             taken[one] = one.end
         self._taken = taken
-        self._left = deque(one for one in self._left if one.after > had)
+        if self._left:
+            self._left = deque(one for one in self._left if one.after > had)
         return found
 
     def until(self, had: int, last: int) -> int:
         """The record up to `last` before which a reader that has those up to `had` should take again."""
+        if had >= last:
+            return last
         waiting = [note.after for note in self._notes]
         waiting += [
             one.after for one in chain(self._left, self._passing()) if one.end > self._taken.get(one, -1)
