@@ -16,6 +16,9 @@ from daemon.worker.writes import Writes
 
 READ_SIZE: Final = 256 << 10  # bytes taken from the socket at once, a piece of a transfer
 MAX_REQUESTS: Final = 1024  # reads, writes and kills at once on one connection
+MAX_PIECES: Final = (
+    64  # of files that are read, in memory at once: as many as there are threads that read them
+)
 MAX_DROPPED: Final = (
     16 << 10
 )  # writes that are over, of which more pieces are to come: a harness gives each of them up
@@ -55,6 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         self._dropped: set[int] = (
             set()
         )  # writes that are over, or never began: what still comes of them is dropped
+        self._pieces = asyncio.Semaphore(MAX_PIECES)
         self._turn = asyncio.Lock()  # fair: transfers take turns, each waits for the socket
         self._room = asyncio.Event()  # the peer takes what is sent
         self._room.set()
@@ -101,6 +105,8 @@ class Connection(asyncio.BufferedProtocol):
             self._break_off(str(error))
 
     def _break_off(self, why: str) -> None:
+        if self._over.is_set():
+            return
         log.warning("a connection ends: %s", why)
         self._fail(0, Refusal("bad_request", f"this connection ends: {why}"))
         self._over.set()
@@ -252,7 +258,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read(self, frame: frames.Read) -> None:
         credit = transfer.Credit()
-        self._begin(frame.id, transfer.send_file(frame, credit, self._send_piece, self._access()))
+        self._begin(
+            frame.id, transfer.send_file(frame, credit, self._pieces, self._send_piece, self._access())
+        )
         self._credits[frame.id] = credit
         self._transfers.add(frame.id)
 

@@ -191,7 +191,7 @@ class Writing:
                 if self._old:
                     self._keep(self._old, self.path)
                 elif self._like:
-                    self._keep(os.stat(self._like), self._like)
+                    self._keep(self._stat_like(), self._like)
                 os.fsync(self._fd)
                 if not self.temporary:
                     nameless = f"/proc/self/fd/{self._fd}"
@@ -201,6 +201,12 @@ class Writing:
                 self._fd = -1
         except OSError as error:
             raise self._refusal(error) from error
+
+    def _stat_like(self) -> os.stat_result:
+        try:
+            return os.stat(self._like)
+        except OSError as error:
+            raise refusal(error, self._like) from error
 
     def _keep(self, old: os.stat_result, path: str) -> None:
         mode = stat.S_IMODE(old.st_mode)

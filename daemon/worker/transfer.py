@@ -3,9 +3,10 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 from daemon.protocol import frames, framing
-from daemon.worker import files
+from daemon.worker import files, runs
 from daemon.worker.access import EVERYWHERE, Access
 from daemon.worker.patience import Used, limited
 from daemon.worker.reading import Reading
@@ -76,25 +77,28 @@ class Upload:
 async def send_file(
     frame: frames.Read,
     credit: Credit,
+    room: AbstractAsyncContextManager[object],
     send: Callable[[frames.Bytes, bytes], Awaitable[None]],
     access: Access = EVERYWHERE,
 ) -> None:
-    """Answer a `read` with its pieces. Raises Refusal."""
+    """Answer a `read` with its pieces, each of which is in memory within `room`. Raises Refusal."""
     reading = await limited(Reading, frame, access, undo=Reading.close)
     used = Used(reading.close)
     try:
         last = False
         while not last:
-            data, last = await used.do(reading.piece)
-            await credit.take(len(data))
-            answer = frames.Bytes(
-                id=frame.id,
-                size=reading.size,
-                lines=reading.lines if last else 0,
-                end=last and reading.end,
-                last=last,
-            )
-            await send(answer, data)
+            await credit.take(frames.PIECE)
+            async with room:
+                data, last = await used.do(reading.piece)
+                credit.give(frames.PIECE - len(data))
+                answer = frames.Bytes(
+                    id=frame.id,
+                    size=reading.size,
+                    lines=reading.lines if last else 0,
+                    end=last and reading.end,
+                    last=last,
+                )
+                await send(answer, data)
     finally:
         await used.end()
 
@@ -112,6 +116,8 @@ async def receive_file(
     """
     if bool(frame.session) != bool(frame.call):
         raise Refusal("bad_request", "`session` and `call` go together: give both, or neither")
+    if max(len(frame.session), len(frame.call)) > runs.MAX_ID:
+        raise Refusal("bad_request", f"`session` and `call` have at most {runs.MAX_ID} characters each")
     if frame.undoes and not frame.remove:
         raise Refusal(
             "bad_request", "`undoes` goes with `remove`: only a file that was made can be taken back"

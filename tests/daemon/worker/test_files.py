@@ -365,3 +365,12 @@ async def test_a_new_file_takes_the_mode_of_another(dial: Dial, tmp_path: Path) 
     old.chmod(0o750)
     await dial.write("new", b"y", cwd=str(tmp_path), like="old")
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o750
+    with pytest.raises(Refused, match=f"there is no {tmp_path}/none"):
+        await dial.write("other", b"y", cwd=str(tmp_path), like="none")
+
+
+async def test_a_write_of_a_name_longer_than_a_runs_is_refused(dial: Dial, tmp_path: Path) -> None:
+    for session, call in (("s" * 1025, "c"), ("s", "c" * 1025)):
+        with pytest.raises(Refused, match="at most 1024 characters"):
+            await dial.write(tmp_path / "f", b"x", session=session, call=call)
+    assert os.listdir(tmp_path) == []

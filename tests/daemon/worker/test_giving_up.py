@@ -13,6 +13,8 @@ import pytest
 from daemon.protocol import frames
 from daemon.worker import connection
 from daemon.worker.files import Writing
+from daemon.worker.keeper import SOCKET, Keeper
+from daemon.worker.reading import Reading
 from tests.daemon.worker.dialing import Dial, Refused
 
 
@@ -154,3 +156,48 @@ async def test_writes_that_are_over_and_never_given_up_end_the_connection(
     await dial.gone()
     with pytest.raises(Refused, match="10 writes are over"):
         await dial.next(0)
+
+
+async def test_reads_whose_pieces_nobody_takes_hold_few_of_them(
+    dial: Dial, keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").write_bytes(bytes(4 * frames.PIECE))
+    monkeypatch.setattr(connection, "MAX_PIECES", 5)
+    read, piece = list[int](), Reading.piece
+
+    def counted(self: Reading, size: int = frames.PIECE) -> tuple[bytes, bool]:
+        read.append(size)
+        return piece(self, size)
+
+    monkeypatch.setattr(Reading, "piece", counted)
+    _, writer = await asyncio.open_unix_connection(str(keeper.scratch / SOCKET), limit=1)
+    for id in range(1, 51):
+        writer.write(frames.encode(frames.Read(id=id, path=str(tmp_path / "f"))))
+    while len(read) < 5:
+        await dial.run("true")
+    for _ in range(5):
+        await dial.run("true")
+    assert len(read) <= 5 + 2, "those that wait, and what the socket and its buffer take"
+    writer.transport.abort()
+    while held(tmp_path):
+        await dial.run("true")
+
+
+async def test_a_file_whose_last_piece_is_over_the_window_by_a_little_comes_whole(
+    dial: Dial, tmp_path: Path
+) -> None:
+    data = os.urandom(frames.WINDOW + 10)
+    (tmp_path / "f").write_bytes(data)
+    assert (await dial.read(tmp_path / "f"))[0] == data
+
+
+async def test_a_peer_that_breaks_off_is_told_and_logged_once(
+    dial: Dial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection, "MAX_DROPPED", 3)
+    for _ in range(20):
+        dial.send(frames.Write(id=dial.id(), path=str(tmp_path)), b"x")
+    await dial.gone()
+    assert [record.message for record in caplog.records if "writes are over" in record.message] == [
+        "a connection ends: 3 writes are over, and neither given up nor sent to their last piece"
+    ]
