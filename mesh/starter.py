@@ -65,6 +65,9 @@ class Starter:
                 self._start(msgspec.json.decode(data, type=verbs.Start), fds)
         except msgspec.MsgspecError:
             pass  # the pipe is closed below, and who asked ends
+        except OSError as error:  # likewise, and is told why by its log; it asks again
+            with contextlib.suppress(OSError):
+                os.write(fds[1], f"root cannot start the helper: {error.strerror or error}\n".encode())
         finally:
             for fd in fds:
                 os.close(fd)

@@ -147,6 +147,7 @@ class Member:
         self._keeping: asyncio.Task[None] | None = None
         self._unknown = ""  # that the harness does not know this machine, or what it has against it
         self._asked = 0.0
+        self._unheard = ""  # why nobody said how this machine stands
         self._asking: asyncio.Task[None] | None = None
 
     @property
@@ -319,6 +320,7 @@ class Member:
         try:
             pair = await asyncio.to_thread(identity.pair, self._folder)
             told, answer, place = await asking.stand(before, pair, os.environ)
+            self._unheard = ""
             if told.state == "removed":
                 gone = msgspec.structs.replace(before, removed=True)
                 await asyncio.to_thread(identity.save, self._folder, gone)
@@ -331,7 +333,9 @@ class Member:
                 if answer != before.answer:
                     self._renewed.set()
         except AskError as error:
-            log.info("how this machine stands is not known: %s", error)
+            if self._unheard != str(error):  # a network may be away for days
+                log.info("how this machine stands is not known: %s", error)
+            self._unheard = str(error)
             self._unknown = f"; {error}" if isinstance(error, Refused) else ""
             wait = ASK_AGAIN
         except PrivateFileError as error:

@@ -41,6 +41,23 @@ def test_what_is_no_request_starts_nothing_and_keeps_no_descriptor() -> None:
     made.close()
 
 
+def test_a_helper_that_cannot_be_started_is_told_in_its_log_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mesh.helper.BEGIN", (str(tmp_path / "gone"),))
+    ours, theirs = starter.pair()
+    made = Starter(ours)
+    with theirs, (tmp_path / "helper.log").open("wb") as log, open(os.devnull, "rb") as other:
+        start = msgspec.json.encode(verbs.Start(backend="auto", port=0, log=""))
+        socket.send_fds(theirs, [start], [other.fileno(), log.fileno(), other.fileno()])
+        assert made.take()
+    assert made._started == []
+    assert (
+        tmp_path / "helper.log"
+    ).read_text() == "root cannot start the helper: No such file or directory\n"
+    made.close()
+
+
 async def test_a_helper_makes_no_interface_where_it_was_started(tmp_path: Path) -> None:
     programs()
     with Lab() as lab:
