@@ -86,10 +86,11 @@ async def outcome(
         frame, body = await request.next()
         match frame:
             case frames.Output():
-                if on_output is not None:
+                if on_output is not None and body:
                     on_output(body)
             case frames.Going():
-                pass
+                if on_output is not None:
+                    on_output(b"")  # it was asked again: what follows may have come before
             case frames.Unknown():
                 return frame
             case frames.Result():

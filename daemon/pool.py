@@ -49,7 +49,8 @@ class Pool(Roster):
 
         A lost connection is waited out up to the grace; then the run is found again and its result taken. `timeout`
         in seconds, kept by the worker. `age`: seconds since the call was recorded, given when an earlier daemon may
-        have sent it: then the worker is asked first. `on_output` gets the newest output as it comes, with gaps.
+        have sent it: then the worker is asked first. `on_output` gets the newest output as it comes, with gaps; an
+        empty piece where the run was found again, whose newest output follows, also what came before.
         Raises WorkerGone, Refused and Cordoned. Cancelling forgets the answer, the run itself goes on.
         """
         frame = frames.Run(

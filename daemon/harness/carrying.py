@@ -57,7 +57,11 @@ class Carrier:
         characters = codecs.getincrementaldecoder("utf-8")("replace")
 
         def show(chunk: bytes) -> None:
-            session.live.put(api.Delta("output", characters.decode(chunk), call=call.id))
+            if chunk:
+                session.live.put(api.Delta("output", characters.decode(chunk), call=call.id))
+            else:  # the newest follows, also what came before
+                characters.reset()
+                session.live.again(call.id)
 
         try:
             age = self._age(call) if begun else None

@@ -180,6 +180,11 @@ class LiveReaders:
         for reader in self._readers:
             reader.wake()
 
+    def again(self, call: str) -> None:
+        """What comes of this run's output from now on takes the place of what came."""
+        self._outputs.pop(call, None)
+        self._size = sum(one.size for one in self._all())
+
     def appended(self, records: Iterable[Record]) -> None:
         """These records were appended: they take the place of what streamed of them."""
         for record in records:

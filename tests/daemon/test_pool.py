@@ -162,6 +162,22 @@ async def test_what_would_end_the_connection_at_the_worker_is_refused_before(
 # Cuts
 
 
+async def test_a_run_that_is_found_again_says_that_its_newest_output_comes_once_more(bench: Bench) -> None:
+    seen: list[bytes] = []
+    await bench.worker.dial()
+    task = bench.tasks.start(bench.pool.run("gpu", "s", "c", "x", on_output=seen.append))
+    run = await bench.worker.take(frames.Run)
+    bench.worker.send(frames.Output(id=run.id), b"a")
+    await bench.worker.cut()
+    await bench.worker.dial()
+    attach = await bench.worker.take(frames.Attach)
+    bench.worker.send(frames.Going(id=attach.id))
+    bench.worker.send(frames.Output(id=attach.id), b"ab")
+    bench.worker.send(frames.Result(id=attach.id, exit=0), b"ab")
+    assert (await task).text == b"ab"
+    assert seen[-2:] == [b"", b"ab"]
+
+
 @pytest.mark.parametrize("answer", ["going", "result", "unknown"])
 async def test_after_a_cut_the_run_is_attached_to_and_each_answer_is_taken(bench: Bench, answer: str) -> None:
     task, _ = await going(bench)

@@ -175,6 +175,7 @@ class FakePool:
         self.on_interrupt: Callable[[str], None] = lambda call: None
         self.on_kill: Callable[[], None] = lambda: None
         self.started = asyncio.Event()
+        self.prints = [b"live"]  # while a run goes
 
     def hello(self, worker: str) -> frames.Hello | None:
         return HELLO if worker in self.here else None
@@ -203,7 +204,8 @@ class FakePool:
         if worker not in self.here:
             raise WorkerGone(worker, "it has not dialed", started=False)
         if on_output is not None:
-            on_output(b"live")
+            for piece in self.prints:
+                on_output(piece)
         does = self.does.get(code, Output(code.encode(), 0, 0.1))
         if isinstance(does, Exception):
             raise does

@@ -559,6 +559,26 @@ async def test_deltas_and_live_output_reach_a_reader(store: Store) -> None:
         ]
 
 
+async def test_output_that_a_worker_sends_again_takes_the_place_of_what_came(store: Store) -> None:
+    pool = FakePool("w")
+    pool.prints = ["é1\n".encode(), "é2\n".encode()[:1], b"", "é1\né2\n".encode()]
+    hold = asyncio.Event()
+
+    async def held() -> Output:
+        await hold.wait()
+        return Output(b"", 0, 0.1)
+
+    pool.does["x"] = held
+    async with bench(store, FakeProvider(says(run("c", "x"), end="calls"), says(text("ok"))), pool) as b:
+        id = await b.session()
+        await pool.started.wait()
+        n = (await b.harness.info(id)).n
+        with b.harness.live(id) as live:
+            assert live.take(n) == [api.Delta("output", "é1\né2\n", call="c")]
+        hold.set()
+        assert await b.rest(id) == "closed"
+
+
 async def test_the_worker_list_enters_again_when_it_differs(store: Store) -> None:
     pool = FakePool("w")
     async with bench(store, FakeProvider(says(text("1")), says(text("2")), says(text("3"))), pool) as b:

@@ -329,3 +329,18 @@ def test_the_next_step_makes_void_what_is_left_of_one_that_could_not_be_closed()
         assert reader.take(0) == [Delta("thinking", "hm", step="s2")]
     with passing.read() as late:
         assert late.take(0) == [Delta("thinking", "hm", step="s2")]
+
+
+def test_output_that_a_worker_sends_again_is_there_once() -> None:
+    passing, view = LiveReaders(), Live()
+    with passing.read() as reader:
+        for piece in ("1\n", "2\n", "", "1\n2\n3\n", "4\n"):
+            if piece:
+                passing.put(Delta("output", piece, call="c"))
+            else:
+                passing.again("c")
+            for event in reader.take(0):
+                assert isinstance(event, Delta)
+                view.feed(event)
+    (item,) = view.items()
+    assert item.body == "1\n2\n3\n4"
