@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any, Final
-from weakref import WeakSet
 
 import msgspec
 import structlog
 
 from daemon.worker import link, tunnel
+from daemon.worker.interface import Pointing, Up
 from daemon.worker.joining import FOLDER
 from daemon.worker.station import CannotWork, Harness
 from daemon.worker.tunnel import Tunnel
@@ -34,20 +34,15 @@ from mesh.identity import Membership, PrivateFileError
 from mesh.node import MeshError, MeshOff, Node
 from mesh.path import State
 from mesh.picking import Backend
-from mesh.plan import Endpoint, Wanted
 from mesh.relay import PATH as RELAY
-from mesh.spoke import Spoke
 from mesh.wanted import worker_wanted
-from mesh.wayfinder import Relays, Wayfinder, finding
+from mesh.wayfinder import Relays, finding
 
 NODE: Final = "node"  # in the mesh's folder: the helper's logs and lock
 DIAL: Final = 3.0  # seconds for a connection: two packets more after the first, and it is dialled again
 POINTED: Final = 10.0  # seconds for names to be resolved
 ASK_EVERY: Final = 60.0  # seconds between two questions how this machine stands, half to whole of it
 ASK_AGAIN: Final = 10.0  # … after one that nobody answered: the harness may be starting
-GREET_EVERY: Final = (
-    10.0  # seconds between two handshakes out of turn: what is lost meanwhile is another thing
-)
 UP_AGAIN: Final = 5.0  # seconds until an interface is tried again that could not be made anew
 MAKING: Final = "the mesh's interface is being made"
 UNKNOWN: Final = (  # join.sh looks for its beginning
@@ -56,66 +51,6 @@ UNKNOWN: Final = (  # join.sh looks for its beginning
 )
 
 log = logging.getLogger(__name__)
-
-
-class _Pointing(Spoke):
-    """Says when there is somewhere to send to: what is dialled before is refused, or waits a second for nothing.
-
-    Where full packets turn out not to pass it ends the connections: the harness's end has been told that they do, and
-    only with another one is it told better.
-    """
-
-    def __init__(self, node: Node, membership: Membership) -> None:
-        answer = membership.answer
-        super().__init__(node, answer.hub, address.address(answer.prefix, HARNESS))
-        self.pointed = asyncio.Event()
-        self.connections: WeakSet[asyncio.StreamWriter] = WeakSet()
-        self._passes = True
-
-    async def point(self, endpoint: Endpoint) -> None:
-        await super().point(endpoint)
-        self.pointed.set()
-
-    async def measure(self) -> bool:
-        self._passes = await super().measure()
-        return self._passes
-
-    async def set_mtu(self, bytes: int) -> None:
-        await super().set_mtu(bytes)
-        if not self._passes:
-            log.info("packets of more than %d bytes do not pass: connecting anew", bytes)
-            for writer in self.connections:
-                writer.transport.abort()
-        self._passes = True
-
-
-class _Up:
-    """The interface while it is up, as it was `wanted`."""
-
-    def __init__(self, node: Node, wanted: Wanted, spoke: _Pointing, finder: Wayfinder) -> None:
-        self.node = node
-        self.wanted = wanted
-        self.spoke = spoke
-        self.finder = finder
-        self._greeted = 0.0
-
-    async def greet_anew(self) -> None:
-        """Begin a handshake now. A harness that was started again cannot read what we send, and says nothing.
-
-        WireGuard would take 15 s without an answer to see it. Not while other ways are tried, each of which begins with
-        one. Raises no error: the next dial tells what is wrong.
-        """
-        now, before = time.monotonic(), self.finder.path
-        if self.finder.state is State.TRYING or now < self._greeted + GREET_EVERY:
-            return
-        self._greeted = now
-        with suppress(MeshError, OSError):
-            endpoint = (await self.spoke.look()).endpoint
-            wanted = msgspec.structs.replace(self.wanted, mtu=self.node.mtu)
-            await self.node.keep(msgspec.structs.replace(wanted, peers={}))
-            await self.node.keep(wanted)
-            if endpoint is not None and self.finder.path == before:
-                await self.spoke.point(endpoint)
 
 
 class Member:
@@ -140,7 +75,7 @@ class Member:
         self._mtu = mtu
         self._launcher = launcher
         self._lent = lent
-        self._up: _Up | None = None
+        self._up: Up | None = None
         self._why = MAKING
         self._renewed = asyncio.Event()
         self._over = asyncio.Event()
@@ -235,7 +170,7 @@ class Member:
         return self._scratch / FOLDER
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[_Up]:
+    async def _opened(self) -> AsyncIterator[Up]:
         membership = self._membership
         answer = membership.answer
         pair = await asyncio.to_thread(identity.pair, self._folder)
@@ -250,10 +185,10 @@ class Member:
         async with node:
             # Of a user namespace its way out decides by which port WireGuard's packets come.
             port = 0 if "user namespace" in node.said else (await node.state()).port
-            spoke = _Pointing(node, membership)
+            spoke = Pointing(node, membership)
             relays = _relays(membership.places, port) if answer.relay else None
             async with finding(spoke, answer.endpoints, relays, full=wanted.mtu) as finder:
-                yield _Up(node, wanted, spoke, finder)
+                yield Up(node, wanted, spoke, finder)
 
     # Dialling
 
@@ -303,7 +238,7 @@ class Member:
             f"{name} is not reached: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         )
 
-    def _no_answer(self, up: _Up) -> None:
+    def _no_answer(self, up: Up) -> None:
         """Nothing came back: try other ways, and ask what became of this machine."""
         up.finder.suspect()
         self._wonder()
