@@ -67,9 +67,9 @@ class Sessions:
             if (session := self._at_hand(id)) is None:
                 with translated():
                     session = await self._load(id)
+                self._shed()  # of the others: who asked for this one is about to work on it
                 self._loaded[id] = session
                 self._touched.add(id)  # what it says now may not be what the index says
-                self._shed()
             return session
 
     async def log(self, id: str) -> SessionLog:
@@ -207,7 +207,8 @@ class Sessions:
         return nearest, id
 
     def _shed(self) -> None:
-        extra = len(self._loaded) - self.kept
+        """Make room for one more, as far as there are idle ones."""
+        extra = len(self._loaded) + 1 - self.kept
         for session in list(self._loaded.values()) if extra > 0 else ():
             if extra > 0 and not session.busy:
                 self._note(session)

@@ -827,3 +827,17 @@ async def test_more_sessions_than_are_kept_in_memory_stay_whole(
             await b.post(id, "two")
             assert await b.rest(id) == "closed"
         assert len(b.harness._sessions._loaded) <= 3
+
+
+async def test_a_session_that_is_loaded_while_all_others_work_is_not_loaded_twice(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.harness.sessions.KEPT", 1)
+    gate = asyncio.Event()
+    provider = FakeProvider(*([gate, *says(text("ok"))] for _ in range(2)))
+    async with bench(store, provider, FakePool()) as b:
+        ids = [await b.session("one") for _ in range(2)]
+        assert [(await b.harness.info(id)).status for id in ids] == ["stepping", "stepping"]
+        await b.harness.stop(ids[1], "me")
+        gate.set()
+        assert [await b.rest(id) for id in ids] == ["closed", "failed"]
