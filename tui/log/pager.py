@@ -80,8 +80,8 @@ class _Pages(ScrollView, can_focus=True, inherit_bindings=False):
         return Strip(segments).adjust_cell_length(columns, style).apply_offsets(0, at)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        start = selection.start or Offset(0, 0)
-        end = selection.end or Offset(1 << 30, len(self._rows) - 1)
+        start = selection.start if selection.start is not None else Offset(0, 0)  # one at 0, 0 is false
+        end = selection.end if selection.end is not None else Offset(1 << 30, len(self._rows) - 1)
         rows = self._rows[start.y : end.y + 1]
         if not rows:
             return None
