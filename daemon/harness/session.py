@@ -86,15 +86,14 @@ class Session:
         return self.runner is not None
 
     @property
+    def running(self) -> bool:
+        """It is stepped, or calls of a pass that failed go on."""
+        return self.stepping or bool(self.calls)
+
+    @property
     def busy(self) -> bool:
         """Somebody works on it, appends to it or watches it: it must stay in memory."""
-        return (
-            self.runner is not None
-            or bool(self.calls)
-            or bool(self.live)
-            or self.posting.locked()
-            or self._appending.locked()
-        )
+        return self.running or bool(self.live) or self.posting.locked() or self._appending.locked()
 
     def take_sent(self) -> str:
         """When the request went out that is under way, empty for none; it is not under way any more."""
@@ -118,6 +117,8 @@ class Session:
             stored = await self.log.append(*drafts, durable=False)
             for record in stored:
                 self.chain.add(record)
+                if record.kind == "step":
+                    self.sent = ""  # answered: a stop that comes from here on cuts no request
             self.live.appended(stored)
         self._counts.appended(stored)
         self._changed(self.id)

@@ -144,7 +144,6 @@ class Stepper:
             broken=broken,
         )
         await session.append(closing, *_about(session, outcome, blocks))
-        session.take_sent()
         self._counts.step(provider.name, outcome.usage)
 
     async def _receive(

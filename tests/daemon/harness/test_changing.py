@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from daemon.harness import errors
+from daemon.pool import Output
 from daemon.protocol import api
 from daemon.protocol.records import Limits, Record, WorkerRef, draft, json_draft
 from daemon.provider.base import ProviderError
@@ -327,6 +328,42 @@ async def test_a_session_that_could_not_end_goes_on(tmp_path: Path) -> None:
             go.set()
         assert await b.rest(id) == "closed"
         assert (await b.bodies(id, "text"))[-1] == "again"
+
+
+@pytest.mark.parametrize("how", ["stop", "end"])
+async def test_what_goes_on_after_a_full_disk_failed_the_session_is_stopped(store: Store, how: str) -> None:
+    room, go = asyncio.Event(), asyncio.Event()
+
+    async def quick() -> Output:
+        await go.wait()
+        return Output(b"quick")
+
+    async def slow() -> Output:
+        await interrupted.wait()
+        return Output(b"slow", stopped="interrupt")
+
+    pool, interrupted = FakePool("w"), asyncio.Event()
+    pool.does = {"quick": quick, "slow": slow}
+    pool.on_interrupt = lambda call: interrupted.set()
+    async with bench(store, FakeProvider(says(run("c1", "quick"), run("c2", "slow"))), pool) as b:
+        id = await b.session()
+        session = await b.harness._sessions.get(id)
+        append = session.log.append
+
+        async def full(*drafts: Record, durable: bool = True) -> list[Record]:
+            if drafts[0].kind == "result" and not room.is_set():
+                raise NoSpaceError("no space left")
+            return await append(*drafts, durable=durable)
+
+        session.log.append = full  # type: ignore[method-assign]
+        await pool.started.wait()
+        go.set()
+        assert await b.rest(id) == "failed"
+        room.set()
+        await (b.harness.stop(id, "me") if how == "stop" else b.harness.end(id, "me"))
+        assert (pool.interrupted, session.calls) == (["c2"], {})
+        last = ["error", "result", "result", "error"] + (["end"] if how == "end" else [])
+        assert (await b.kinds(id))[-len(last) :] == last
 
 
 async def _refused(change: Awaitable[Any], why: type[Exception] = errors.Ended) -> None:

@@ -252,6 +252,31 @@ async def test_the_limit_of_seconds_counts_work_and_no_idle_time(tmp_path: Path,
     await store.close()
 
 
+async def test_a_stop_that_comes_as_the_answer_is_written_counts_its_time_once(store: Store) -> None:
+    async with bench(store, FakeProvider(says(text("one"))), FakePool("w")) as b:
+        id = await b.session("")
+        session = await b.harness._sessions.get(id)
+        sync, written, go = session.log.sync, asyncio.Event(), asyncio.Event()
+
+        async def slow() -> None:
+            if session.chain.steps:
+                written.set()
+                await go.wait()
+            await sync()
+
+        session.log.sync = slow  # type: ignore[method-assign]
+        await b.post(id, "hi")
+        await written.wait()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(b.harness.stop(id, "me"))
+            assert session.one_pass is not None
+            await asyncio.wait({session.one_pass})
+            go.set()
+        step, error = (await session.log.read())[-2:]
+        assert (step.kind, bool(step.header.sent)) == ("step", True)
+        assert (error.kind, error.header.sent) == ("error", "")
+
+
 async def test_the_limit_of_steps_is_kept(store: Store) -> None:
     provider = FakeProvider(says(run("c", "x"), end="calls"))
     async with bench(store, provider, FakePool("w")) as b:
