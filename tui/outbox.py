@@ -74,6 +74,10 @@ class Outbox:
         """What keeps a post from being taken, as far as the daemon has told."""
         return self._hitches.get(post.key)
 
+    def leaves(self, post: Unsent) -> bool:
+        """Whether it is taken back, if the try that goes on comes to nothing."""
+        return post.key in self._wanted
+
     async def send(self, session: str) -> None:
         """Send a session's posts one after another, until there is none."""
         if session in self._busy:
@@ -95,6 +99,7 @@ class Outbox:
             return False
         if posts[-1].key in self._trying:
             self._wanted.add(posts[-1].key)
+            self._changed(session)
         else:
             self._return(posts[-1])
         return True

@@ -349,6 +349,25 @@ async def test_a_full_disk_is_told_at_the_post_and_in_the_list_and_the_post_can_
     assert client.posts == {}
 
 
+async def test_a_post_on_the_wire_is_taken_back_only_where_it_does_not_arrive_and_that_is_told(
+    tmp_path: Path,
+) -> None:
+    client = one()
+    async with running(client, tmp_path) as on:
+        found = await opened(on)
+        client.hangs.clear()
+        await on.write("hasty")
+        await on.press("enter")
+        await on.sees("↑ on its way: hasty")
+        await on.press("ctrl+o")
+        await on.sees("↑ taken back unless it arrives now: hasty")
+        client.refusal = ApiFailure(503, "it is starting")
+        client.hangs.set()
+        await on.until(lambda: found.text == "hasty")
+        await on.until(lambda: "↑" not in on.text())
+    assert client.posts == {}
+
+
 async def test_a_post_of_the_history_that_is_looked_at_is_no_draft(tmp_path: Path) -> None:
     client = one()
     async with running(client, tmp_path) as on:

@@ -79,7 +79,7 @@ class SessionScreen(DaemonScreen):
                 yield SessionHeader(id="head")
                 yield Banner(id="banner")
                 yield LogView(id="log")
-                yield Sending(self.outrider.outbox.hitch, id="sending")
+                yield Sending(self.outrider.outbox, id="sending")
                 yield Static("", id="chips", markup=False)
                 yield Composer(id="composer")
         yield Hints()

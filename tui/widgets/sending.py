@@ -1,6 +1,6 @@
 """The posts of a session that the daemon does not have yet, and what keeps them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from textual.widgets import Static
@@ -8,17 +8,17 @@ from textual.widgets import Static
 from daemon.plain import line
 from tui import words
 from tui.desk import Unsent
-from tui.outbox import Hitch
+from tui.outbox import Outbox
 
 SHOWN: Final = 50  # characters of each post, a line on a narrow screen: what keeps it matters more
 
 
 class Sending(Static):
-    """A line for each post, none where there is none. `hitch` tells what keeps one, as far as the daemon has said."""
+    """A line for each post, none where there is none. `outbox` has them on their way."""
 
-    def __init__(self, hitch: Callable[[Unsent], Hitch | None], id: str | None = None) -> None:
+    def __init__(self, outbox: Outbox, id: str | None = None) -> None:
         super().__init__("", id=id, markup=False)
-        self._hitch = hitch
+        self._outbox = outbox
         self._shown = ""
         self.display = False
 
@@ -33,8 +33,10 @@ class Sending(Static):
 
     def _said(self, post: Unsent, first: bool, lost: bool) -> str:
         text = line(post.text or "attachments", SHOWN)
+        if self._outbox.leaves(post):
+            return f"↑ taken back unless it arrives now: {text}"
         if lost:
             return f"↑ waits for the daemon: {text}"
-        if (hitch := self._hitch(post)) is not None:
+        if (hitch := self._outbox.hitch(post)) is not None:
             return f"↑ not taken yet: {hitch.why}\n  tried again at {words.clock(hitch.again)}: {text}"
         return f"↑ {'on its way' if first else 'waits for the one before'}: {text}"
