@@ -6,12 +6,16 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from daemon.harness import agents
+from daemon.harness.calls import Calls
+from daemon.harness.environments import Environments
+from daemon.harness.tools import BadCall, Patch
 from daemon.pool import Pool, Refused, WorkerGone
 from daemon.protocol import frames
 from daemon.protocol.records import WorkerRef
@@ -176,6 +180,30 @@ async def test_an_interrupt_during_a_cut_reaches_the_run_when_the_worker_dials(l
     await local.pool.interrupt("local", "s", "c")
     await local.dial()
     assert (await task).stopped == "interrupt"
+
+
+async def test_a_patch_that_fails_midway_leaves_no_file_and_no_folder(local: Local) -> None:
+    (folder := local.file("project")).mkdir()
+    (folder / "plain").write_text("a file\n")
+    (folder / "a.py").write_text("one\n")
+    asked = """*** Begin Patch
+*** Add File: brand/new/b.txt
++hello
+*** Update File: a.py
+@@
+-one
++ONE
+*** Add File: plain/c.txt
++a file stands there
+*** End Patch"""
+    async with asyncio.TaskGroup() as group:
+        calls = Calls(local.pool, Environments(local.pool, group, lambda: datetime.now(UTC), None))
+        with pytest.raises(BadCall, match=r"plain/c\.txt could not be written: .*\. Nothing was changed\."):
+            await calls._patch(
+                "s", "c", Patch(worker="local", input=asked), WorkerRef("local", str(folder)), None
+            )
+    assert sorted(path.name for path in folder.rglob("*")) == ["a.py", "plain"]
+    assert (folder / "a.py").read_text() == "one\n"
 
 
 async def test_kill_says_what_it_ended(local: Local) -> None:
