@@ -239,7 +239,8 @@ async def set_provider(
         return OK
     has = f"has a key{_whence(made)}" if made.has_key else "has no key"
     known = f" and {count(len(made.models), 'model')}" if made.models else ""
-    ask = "" if made.models else "; `outrider models` asks it for its models"
+    asked = made.has_key or made.url != ""
+    ask = "; `outrider models` asks it for its models" if asked and not made.models else ""
     say(f"{line(made.name)} ({line(made.kind)}) {has}{known}; it holds from now on{ask}")
     return OK
 
