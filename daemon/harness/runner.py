@@ -97,7 +97,9 @@ class Runner:
         try:
             while session.again:
                 session.again = False
-                if session.stop_by is None:
+                if session.ending and session.stop_by is None:
+                    session.kicked = True  # by what was posted before
+                elif session.stop_by is None:
                     session.one_pass = self._group.create_task(self._pass(session), name=f"pass {session.id}")
                     await asyncio.wait({session.one_pass})
                     session.one_pass = None

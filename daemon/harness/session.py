@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 from daemon.chain import Chain
 from daemon.harness.counts import Counts
@@ -17,6 +17,30 @@ from daemon.statefile.interface import SessionLog
 BIG: Final = (
     1 << 20
 )  # bytes; from here on the log writes off the loop, so an append could be cancelled half way
+
+
+class Baton(asyncio.Lock):
+    """A lock that is `wanted` from when somebody asks for it until it is given back: also while it goes to the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._users = 0
+
+    @property
+    def wanted(self) -> bool:
+        return self._users > 0
+
+    async def acquire(self) -> Literal[True]:
+        self._users += 1
+        try:
+            return await super().acquire()
+        except BaseException:
+            self._users -= 1
+            raise
+
+    def release(self) -> None:
+        super().release()
+        self._users -= 1
 
 
 class Session:
@@ -57,8 +81,8 @@ class Session:
         self.stop_by: str | None = None
         self.stopped = asyncio.Event()
         self.stop_lost: StateFileError | None = None  # why the file did not take the last stop
-        self.posting = asyncio.Lock()  # held from a look at the tip to the append that rests on it
-        self._appending = asyncio.Lock()
+        self.posting = Baton()  # held from a look at the tip to the append that rests on it
+        self._appending = Baton()
 
     @property
     def damage(self) -> Damage | None:
@@ -93,7 +117,7 @@ class Session:
     @property
     def busy(self) -> bool:
         """Somebody works on it, appends to it or watches it: it must stay in memory."""
-        return self.running or bool(self.live) or self.posting.locked() or self._appending.locked()
+        return self.running or bool(self.live) or self.posting.wanted or self._appending.wanted
 
     def take_sent(self) -> str:
         """When the request went out that is under way, empty for none; it is not under way any more."""

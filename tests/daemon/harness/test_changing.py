@@ -330,6 +330,26 @@ async def test_a_session_that_could_not_end_goes_on(tmp_path: Path) -> None:
         assert (await b.bodies(id, "text"))[-1] == "again"
 
 
+async def test_a_stop_that_comes_during_an_end_writes_nothing_after_it(store: Store) -> None:
+    provider = FakeProvider([asyncio.Event(), *says(text("never"))])
+    async with bench(store, provider, FakePool("w")) as b:
+        id = await b.session()
+        await provider.asked.wait()
+        await b.post(id, "more")  # to be looked at when this pass is over
+        session = await b.harness._sessions.get(id)
+        append = session.log.append
+
+        async def stopped_again(*drafts: Record, durable: bool = True) -> list[Record]:
+            if drafts[0].kind == "end":
+                await _refused(b.harness.stop(id, "another"), errors.Conflict)
+            return await append(*drafts, durable=durable)
+
+        session.log.append = stopped_again  # type: ignore[method-assign]
+        await b.harness.end(id, "me")
+        assert await b.rest(id) == "ended"
+        assert (await b.kinds(id))[-2:] == ["error", "end"]
+
+
 @pytest.mark.parametrize("how", ["stop", "end"])
 async def test_what_goes_on_after_a_full_disk_failed_the_session_is_stopped(store: Store, how: str) -> None:
     room, go = asyncio.Event(), asyncio.Event()

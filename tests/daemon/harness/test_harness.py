@@ -866,3 +866,17 @@ async def test_a_session_that_is_loaded_while_all_others_work_is_not_loaded_twic
         await b.harness.stop(ids[1], "me")
         gate.set()
         assert [await b.rest(id) for id in ids] == ["closed", "failed"]
+
+
+async def test_a_session_stays_in_memory_while_a_change_goes_from_one_client_to_the_next(
+    store: Store,
+) -> None:
+    async with bench(store, FakeProvider(), FakePool()) as b, asyncio.TaskGroup() as group:
+        id = await b.session("")
+        session = await b.harness._sessions.get(id)
+        async with session.posting:
+            change = group.create_task(b.harness.patch_config(id, "me", api.ConfigPatch(context=500)))
+            await asyncio.sleep(0)
+        seen = [session.busy]
+        await change
+        assert [*seen, session.busy] == [True, False]
