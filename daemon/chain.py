@@ -66,6 +66,7 @@ class Chain:
     `pending_tokens` estimates what the next request holds on top of them. `answered`: the last step said
     something that can be read, or called. `pauses`: how often in a row the answer has paused.
     `call_ids`: ids of all call records. `posts`: idempotency keys, with the number of the last record under each.
+    `said`: the last record that is no config: what somebody said, or what came of it.
     `turn`: the message that began the turn of the agent-server surface that is under way, 0 for none.
     """
 
@@ -93,6 +94,7 @@ class Chain:
         self.workers_had: set[str] = set()  # names of all that the session has or had
         self.call_ids: set[str] = set()
         self.posts: dict[str, int] = {}
+        self.said = 0
         self.turn = 0
         self._worktime = Worktime()
         self._session = session
@@ -154,6 +156,8 @@ class Chain:
         self.updated = header.time
         if header.kind not in SILENT:
             self._newest = header.kind
+        if header.kind != "config":
+            self.said = header.n
         match header.kind:
             case "start":
                 self.created = header.time

@@ -102,8 +102,8 @@ class Session:
 
     @property
     def untouched(self) -> bool:
-        """A copy that waits for what it was made for."""
-        return self.origin is not None and self.chain.n < self.origin.n
+        """A copy that waits for what it was made for; another config may be a part of that."""
+        return self.origin is not None and self.chain.said < self.origin.n
 
     @property
     def stepping(self) -> bool:

@@ -236,12 +236,18 @@ async def test_a_copy_of_a_copy_keeps_the_first_session_s_line_so_that_its_bytes
         assert id in systems.pop()
 
 
-async def test_an_open_copy_waits_for_a_post_or_a_retry_also_over_a_restart(store: Store) -> None:
+@pytest.mark.parametrize("changed", [False, True])
+async def test_an_open_copy_waits_for_a_post_or_a_retry_also_over_a_restart(
+    store: Store, changed: bool
+) -> None:
     async with bench(store, FakeProvider(says(text("1"))), FakePool()) as b:
         id = await b.session("hi")
         await b.rest(id)
         copy = await b.harness.create(api.Create(from_=id, n=(await b.kinds(id)).index("message") + 2))
         assert (await b.harness.info(copy)).status == "open"
+        if changed:
+            await b.harness.patch_config(copy, "me", patch(context=5000))
+            await b.harness.set_workers(copy, "me", (WorkerRef("other"),))
     provider = FakeProvider(says(text("2")))
     async with bench(store, provider, FakePool()) as b:
         assert await b.rest(copy) == "open"
