@@ -249,9 +249,11 @@ def _config(record: Record) -> Item:
 def limits_in_words(config: Config) -> str:
     """The limits of a session in words, empty where it has none."""
     found = {name: value for name, value in msgspec.structs.asdict(config.limits).items() if value}
-    return ", ".join(
-        f"${value:,.10g} cost" if name == "cost" else f"{value:,.10g} {name}" for name, value in found.items()
-    )
+    told = {
+        "cost": "${:,.10g} cost",
+        "ttl": "{:,.10g} seconds idle",
+    }  # the others are counts of what they are named
+    return ", ".join(told.get(name, f"{{:,.10g}} {name}").format(value) for name, value in found.items())
 
 
 def key_in_words(provider: api.ProviderInfo) -> str:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,7 +12,6 @@ from daemon.protocol.records import Limits, WorkerRef
 from daemon.verbs.reach import USAGE, VerbError
 
 T = TypeVar("T")
-_RESERVED: Final = ("ttl",)  # limits that the format has and this release does not keep
 
 
 def worker_refs(given: Sequence[str], here: bool) -> tuple[WorkerRef, ...]:
@@ -78,7 +77,7 @@ def converted(value: dict[str, Any], type: type[T], option: str) -> T:
     known = [field.encode_name for field in msgspec.structs.fields(type)]  # type: ignore[arg-type]
     for name in value:
         if name not in known:
-            there = ", ".join(field for field in known if field not in _RESERVED)
+            there = ", ".join(known)
             raise VerbError(f"{option}: there is no {line(name)!r}; there are {there}", USAGE)
     try:
         return msgspec.convert(value, type)

@@ -39,7 +39,8 @@ limit_option = click.option(
     "limits",
     multiple=True,
     metavar="KEY=N",
-    help="A limit of the session: steps, tokens, seconds or cost in dollars; 0 is none. Repeatable.",
+    help="A limit of the session: steps, tokens, seconds at work, cost in dollars, or ttl, seconds of idleness; "
+    "0 is none. Repeatable.",
 )
 model_option = click.option(
     "--model",

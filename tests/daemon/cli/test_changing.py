@@ -98,6 +98,7 @@ def test_config_changes_some_and_leaves_the_rest(said: Said, id: str) -> None:
     assert config["limits"] == {"steps": 50, "tokens": 100000, "seconds": 1.5}
     assert config["context"] == 9000
     assert "50 steps, 100,000 tokens, 1.5 seconds" in said("config", id)
+    assert "1.5 seconds, 600 seconds idle" in said("config", id, "--limit", "ttl=600")
 
 
 def test_config_takes_out_what_is_set_to_null(said: Said, id: str) -> None:
@@ -120,7 +121,7 @@ def test_another_model_answers_from_the_next_step_on(said: Said, id: str) -> Non
     ("arguments", "words", "code"),
     [
         (["--set", "colour=red"], "there is no 'colour'; there are model, params", 2),
-        (["--set", "limits.spes=1"], "there is no 'spes'; there are steps, tokens, seconds, cost\n", 2),
+        (["--set", "limits.spes=1"], "there is no 'spes'; there are steps, tokens, seconds, cost, ttl\n", 2),
         (["--limit", "steps=many"], "steps: expected a whole number", 2),
         (["--limit", "steps=-1"], "steps: expected a whole number of at least 0", 2),
         (["--set", "context=big"], "context: expected", 2),
