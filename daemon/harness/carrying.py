@@ -5,6 +5,8 @@ import codecs
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+import structlog
+
 from daemon.harness.calls import Calls
 from daemon.harness.counts import Counts
 from daemon.harness.environments import Environments
@@ -12,6 +14,8 @@ from daemon.harness.session import Session
 from daemon.pool import Pool
 from daemon.protocol import api, records
 from daemon.protocol.records import Record
+
+log = structlog.get_logger()
 
 
 class Carrier:
@@ -46,11 +50,10 @@ class Carrier:
                     self._one(session, call, begun), name=f"call {session.id} {call.id}"
                 )
         going = {session.calls[call.id] for call in calls}
-        while going:
-            done, going = await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                if not task.cancelled() and (error := task.result()) is not None:
-                    raise error
+        done, _ = await asyncio.wait(going)  # all, also where one fails: nothing goes on unwatched
+        for task in done:
+            if not task.cancelled() and (error := task.result()) is not None:
+                raise error
 
     async def _one(self, session: Session, call: Record, begun: bool) -> Exception | None:
         """Carry out one call and append its result. An error is returned: raised, it would end the daemon's group."""
@@ -82,10 +85,13 @@ class Carrier:
                 result, images = session.instead[call.id], []
             await session.append(result, *images)
         except Exception as error:  # noqa: BLE001 - see the docstring
+            log.error("a result could not be recorded", session=session.id, call=call.id, why=str(error))
+            session.unwritten.add(call.id)
             return error
         finally:
             session.calls.pop(call.id, None)
             session.instead.pop(call.id, None)
+        session.unwritten.discard(call.id)
         self._counts.calls[result.header.failed] += 1
         if result.header.worker:
             self._pool.ack(result.header.worker, session.id, call.id)

@@ -218,7 +218,7 @@ class Harness:
         """Append its end; under `posting`. Nobody begins to step it meanwhile, so the end is its last record."""
         session.ending, session.kicked = True, False
         try:
-            if session.running:
+            if session.stepping:
                 await self._runner.stop(session, via)
             await session.append(draft("end", via=via, reason=reason))
         finally:

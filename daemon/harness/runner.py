@@ -62,22 +62,18 @@ class Runner:
             return
         if self.held and session.runner is None and not turn:
             return
-        self._begin(session)
-
-    def _begin(self, session: Session) -> None:
         session.again = True
         if session.runner is None:
             session.runner = self._group.create_task(self._run(session), name=f"session {session.id}")
             self._began(session.id)
 
     async def stop(self, session: Session, via: str) -> None:
-        """Cut the pass, and what one that failed has left running; returns when every call has a result and an error
-        record names `via`.
+        """Cut the pass; returns when every call has a result and an error record names `via`.
 
-        Raises Conflict when nothing goes on in the session, and NoSpace when it was stopped and the file did not take
-        the records that say so.
+        Raises Conflict when the session is not stepping, and NoSpace when it was stopped and the file did not take the
+        records that say so.
         """
-        if not session.running:
+        if not session.stepping:
             raise Conflict(f"session {session.id} is not stepping: it is {session.chain.status}")
         if session.stop_by is None:
             session.stop_by = via
@@ -85,8 +81,6 @@ class Runner:
             session.stopped.clear()
             if session.one_pass is not None:
                 session.one_pass.cancel()
-            if not session.stepping:
-                self._begin(session)
         await session.stopped.wait()
         if (error := session.stop_lost) is not None:
             raise NoSpace(

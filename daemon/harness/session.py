@@ -71,6 +71,7 @@ class Session:
         ] = {}  # workers whose AGENTS.md could not be read, and on which connection
         self.calls: dict[str, asyncio.Task[Exception | None]] = {}
         self.instead: dict[str, Record] = {}  # results for calls whose tasks are cancelled, appended by those
+        self.unwritten: set[str] = set()  # calls that were carried out, whose result the file did not take
         self.runner: asyncio.Task[None] | None = None
         self.one_pass: asyncio.Task[None] | None = None
         self.again = False  # kicked: look once more before the runner stops
@@ -110,14 +111,15 @@ class Session:
         return self.runner is not None
 
     @property
-    def running(self) -> bool:
-        """It is stepped, or calls of a pass that failed go on."""
-        return self.stepping or bool(self.calls)
-
-    @property
     def busy(self) -> bool:
         """Somebody works on it, appends to it or watches it: it must stay in memory."""
-        return self.running or bool(self.live) or self.posting.wanted or self._appending.wanted
+        return (
+            self.stepping
+            or bool(self.calls)
+            or bool(self.live)
+            or self.posting.wanted
+            or self._appending.wanted
+        )
 
     def take_sent(self) -> str:
         """When the request went out that is under way, empty for none; it is not under way any more."""

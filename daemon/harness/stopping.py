@@ -17,6 +17,8 @@ ASK_TIME: Final = 1.0  # seconds for a worker to take an interrupt or a kill
 INTERRUPT_TIME: Final = 4.0  # seconds that interrupted calls have before they are killed
 KILL_TIME: Final = 2.0  # seconds that killed calls have before their results are written without them
 STOPPED: Final = "the session was stopped"
+UNCONFIRMED: Final = "it was stopped, and its end was not confirmed in time"
+UNWRITTEN: Final = "it may have been carried out, and its result could not be recorded"
 
 Task = asyncio.Task[Exception | None]
 
@@ -37,9 +39,10 @@ async def end_calls(session: Session, pool: Pool, started: datetime) -> list[Rec
         await asyncio.wait(left.values())
     drafts = []
     for call in session.chain.orphans:
-        if call.id in begun or _before(call, started):
-            why = "it was stopped, and its end was not confirmed in time"
-            drafts.append(calls.unknown(call.id, calls.worker_of(call), why))
+        if call.id in session.unwritten:
+            drafts.append(calls.unknown(call.id, calls.worker_of(call), UNWRITTEN))
+        elif call.id in begun or _before(call, started):
+            drafts.append(calls.unknown(call.id, calls.worker_of(call), UNCONFIRMED))
         else:
             drafts.append(draft("result", "stopped before it began", for_=call.id, failed=True))
     return drafts

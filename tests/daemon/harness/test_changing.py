@@ -356,40 +356,47 @@ async def test_a_stop_that_comes_during_an_end_writes_nothing_after_it(store: St
         assert (await b.kinds(id))[-2:] == ["error", "end"]
 
 
-@pytest.mark.parametrize("how", ["stop", "end"])
-async def test_what_goes_on_after_a_full_disk_failed_the_session_is_stopped(store: Store, how: str) -> None:
-    room, go = asyncio.Event(), asyncio.Event()
-
-    async def quick() -> Output:
-        await go.wait()
-        return Output(b"quick")
+@pytest.mark.parametrize("how", ["stop", "end", "wait"])
+async def test_where_a_full_disk_takes_no_result_the_other_calls_go_on_until_they_end_or_are_stopped(
+    store: Store, how: str
+) -> None:
+    full, over = asyncio.Event(), asyncio.Event()
 
     async def slow() -> Output:
-        await interrupted.wait()
-        return Output(b"slow", stopped="interrupt")
+        await over.wait()
+        return Output(b"slow")
 
-    pool, interrupted = FakePool("w"), asyncio.Event()
-    pool.does = {"quick": quick, "slow": slow}
-    pool.on_interrupt = lambda call: interrupted.set()
-    async with bench(store, FakeProvider(says(run("c1", "quick"), run("c2", "slow"))), pool) as b:
-        id = await b.session()
+    pool = FakePool("w")
+    pool.does = {"slow": slow}
+    pool.on_interrupt = lambda call: over.set()
+    provider = FakeProvider(says(run("c1", "quick"), run("c2", "slow")), says(text("done")))
+    async with bench(store, provider, pool) as b:
+        id = await b.session("")
         session = await b.harness._sessions.get(id)
         append = session.log.append
 
-        async def full(*drafts: Record, durable: bool = True) -> list[Record]:
-            if drafts[0].kind == "result" and not room.is_set():
+        async def no_room(*drafts: Record, durable: bool = True) -> list[Record]:
+            if drafts[0].kind == "result" and not full.is_set():
+                full.set()
                 raise NoSpaceError("no space left")
             return await append(*drafts, durable=durable)
 
-        session.log.append = full  # type: ignore[method-assign]
-        await pool.started.wait()
-        go.set()
-        assert await b.rest(id) == "failed"
-        room.set()
+        session.log.append = no_room  # type: ignore[method-assign]
+        await b.post(id, "hi")
+        await full.wait()
+        if how == "wait":
+            over.set()
+            assert await b.rest(id) == "failed"
+            assert (await b.kinds(id))[-2:] == ["result", "error"]
+            pool.journal[id, "c1"] = Output(b"quick")
+            await b.harness.retry(id)
+            assert await b.rest(id) == "closed"
+            return
         await (b.harness.stop(id, "me") if how == "stop" else b.harness.end(id, "me"))
         assert (pool.interrupted, session.calls) == (["c2"], {})
-        last = ["error", "result", "result", "error"] + (["end"] if how == "end" else [])
+        last = ["result", "result", "error"] + (["end"] if how == "end" else [])
         assert (await b.kinds(id))[-len(last) :] == last
+        assert sum("its result could not be recorded" in said for said in await b.bodies(id, "result")) == 1
 
 
 async def _refused(change: Awaitable[Any], why: type[Exception] = errors.Ended) -> None:
