@@ -71,7 +71,9 @@ def patched(config: Config, patch: api.ConfigPatch, models: Models) -> Config:
         derived=tuple(derived),
     )
     check_input(made.input if patch.input is not msgspec.UNSET else ())
-    same = (made.model, made.tools, made.input) == (config.model, config.tools, config.input)
+    same = all(
+        getattr(made, name) == getattr(config, name) for name in ("model", "tools", "input", "derived")
+    )
     return made if same else _derived(made, check(made, models))
 
 

@@ -13,7 +13,7 @@ from msgspec import structs
 from daemon.harness import errors
 from daemon.pool import Output
 from daemon.protocol import api
-from daemon.protocol.records import Limits, Record, WorkerRef, draft, json_draft
+from daemon.protocol.records import TEXT, Limits, Record, WorkerRef, draft, json_draft
 from daemon.provider.base import ProviderError
 from daemon.provider.patch import merge
 from daemon.statefile.errors import NoSpaceError
@@ -59,6 +59,20 @@ async def test_a_config_patch_merges_and_takes_defaults_for_null(store: Store) -
         config = (await b.harness.info(id)).config
         assert (config.params, config.limits, config.context, config.model) == ({}, Limits(), 0, "fake/m")
         assert n == (await b.harness.info(id)).n
+
+
+async def test_input_that_an_earlier_release_left_empty_follows_the_model_once_it_is_set_to_null(
+    store: Store,
+) -> None:
+    async with bench(store, FakeProvider(), FakePool()) as b:
+        id = await b.session("")
+        session = await b.harness._sessions.get(id)
+        await session.append(json_draft("config", structs.replace(session.config, input=(), derived=())))
+        seen = []
+        for change in (patch(context=500), patch(input=None)):
+            await b.harness.patch_config(id, "me", change)
+            seen.append(session.config.input)
+        assert seen == [(), (TEXT, "image/png")]
 
 
 async def test_a_null_in_params_is_kept_and_takes_the_field_out_of_the_request(store: Store) -> None:
