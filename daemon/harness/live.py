@@ -150,7 +150,7 @@ class Live:
 
 
 class LiveReaders:
-    """What streams in one session, and its readers. `tip`: gives the session's last record that is durable."""
+    """What streams in one session, and its readers. `tip`: its last record that is, or soon will be, durable."""
 
     def __init__(self) -> None:
         self._readers: set[Live] = set()

@@ -60,7 +60,7 @@ class Session:
         self.chain = chain
         self.live = live
         live.clear()
-        live.tip = lambda: log.durable_n
+        live.tip = lambda: log.due_n
         self._changed = changed
         self._counts = counts or Counts()
         self.wire = Wire()

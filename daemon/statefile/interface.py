@@ -39,6 +39,11 @@ class SessionLog(Protocol):
         ...
 
     @property
+    def due_n(self) -> int:
+        """The last one that is durable, or that somebody waits for until it is."""
+        ...
+
+    @property
     def damage(self) -> Damage | None:
         """The first record that does not read."""
         ...

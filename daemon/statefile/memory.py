@@ -64,6 +64,10 @@ class MemoryLog:
         return len(self._pieces)
 
     @property
+    def due_n(self) -> int:
+        return len(self._pieces)
+
+    @property
     def size(self) -> int:
         """Bytes of all records."""
         return self._edges[-1]

@@ -88,6 +88,10 @@ class Log(Reader):
     def broken(self) -> bool:
         return self._error is not None
 
+    @property
+    def due_n(self) -> int:
+        return max(self.durable_n, min(self._wanted, self.n))
+
     # Writing
 
     async def append(self, *drafts: Record, durable: bool = True) -> list[Record]:

@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
@@ -11,7 +12,11 @@ from daemon.harness import live
 from daemon.harness.live import KEPT, OUTPUT, LiveReaders
 from daemon.protocol.api import Delta, Restart, RetryEvent
 from daemon.protocol.records import Kind, Record, draft
+from daemon.provider.base import Delta as Piece
+from daemon.statefile.store import Store
 from daemon.streaming import Live
+from tests.daemon.harness.doubles import Clock, FakePool, FakeProvider, bench, says, text
+from tests.daemon.statefile.fakes import Disk
 
 KINDS: Final[tuple[Literal["thinking", "text", "call"], ...]] = ("thinking", "text", "call")
 
@@ -344,3 +349,25 @@ def test_output_that_a_worker_sends_again_is_there_once() -> None:
                 view.feed(event)
     (item,) = view.items()
     assert item.body == "1\n2\n3\n4"
+
+
+async def test_an_answer_that_begins_before_its_message_is_on_disk_comes_after_it(tmp_path: Path) -> None:
+    disk, on = Disk(), asyncio.Event()
+    store = Store(tmp_path, clock=Clock(), sync=disk)
+    provider = FakeProvider([Piece("text", "Hel"), on, *says(text("Hello"))])
+    async with bench(store, provider, FakePool()) as b, asyncio.TaskGroup() as group:
+        id = await b.session("")
+        log = await b.harness.log(id)
+        with b.harness.live(id) as reader:
+            await reader.wait()  # at first at once
+            syncing = disk.hold()
+            post = group.create_task(b.post(id, "hi"))
+            await syncing.wait()
+            await reader.wait()
+            assert reader.take(log.durable_n) == []
+            disk.let_go()
+            n = await post
+            assert [event.text for event in reader.take(n) if isinstance(event, Delta)] == ["Hel"]
+        on.set()
+        assert await b.rest(id) == "closed"
+    await store.close()

@@ -21,7 +21,7 @@ async def test_readers_see_a_record_when_it_is_on_disk_and_not_before(store: Sto
         append = group.create_task(log.append(draft("message", "new")))
         reader = group.create_task(log.wait(4))
         await begun.wait()
-        assert (log.n, log.durable_n) == (5, 4)
+        assert (log.n, log.durable_n, log.due_n) == (5, 4, 5)
         assert log.span(4) == (log.path.stat().st_size - len((await log.read(5))[0].raw) - 5, log.span(4)[1])
         assert log.span(4)[0] == log.span(4)[1]
         assert [chunk async for chunk in log.chunks(4)] == []
@@ -44,7 +44,7 @@ async def test_a_sync_covers_what_was_written_before_it_and_nothing_after(store:
         reader = group.create_task(log.wait(3))
         disk.let_go()
         await reader
-        assert (log.n, log.durable_n) == (5, 4)
+        assert (log.n, log.durable_n, log.due_n) == (5, 4, 4)
 
 
 async def test_those_who_come_during_a_sync_share_the_next(store: Store, disk: Disk) -> None:
