@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, assert_never
 
@@ -99,8 +100,8 @@ class OutriderApp(Posting):
 
     def on_mount(self) -> None:
         patches.ask_for_keys(self)
-        self.work(self._watch(), "watch")
-        self.work(self.doing.run(), "doing")
+        self.work(self._watch, "watch")
+        self.work(self.doing.run, "doing")
         self.send()
         self.theme_changed_signal.subscribe(self, lambda theme: self.prefer(theme=theme.name))
 
@@ -138,8 +139,8 @@ class OutriderApp(Posting):
                     self._toast(ids, before)
                 self.mark(ids)
                 self.send()
-                self.work(self._catch_up(event), "catch up", exclusive=True)
-                self.work(self._limits(), "limits", exclusive=True)
+                self.work(partial(self._catch_up, event), "catch up", exclusive=True)
+                self.work(self._limits, "limits", exclusive=True)
             case api.Info():
                 before = {event.id: known} if (known := self.roster.infos.get(event.id)) else {}
                 waited = known is not None and bool(self.roster.waits(known))

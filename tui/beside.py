@@ -12,31 +12,21 @@ from tui import editor
 from tui.attach import NotPostable
 
 
-class _Held:
-    """Something to be done that may never be begun, as its node goes first: then nothing is said of it."""
-
-    def __init__(self, what: Coroutine[Any, Any, None]) -> None:
-        self.what = what
-
-    def __del__(self) -> None:
-        self.what.close()
-
-
 def run(
     node: DOMNode,
-    what: Coroutine[Any, Any, None],
+    what: Callable[[], Coroutine[Any, Any, None]],
     failed: Callable[[Exception], None],
     group: str,
     exclusive: bool = False,
 ) -> None:
     """Do `what` as long as `node` is there; `failed` is called with what goes wrong, and has it told.
 
+    Where the node goes before it was begun, it is never called: a coroutine that nobody awaits would complain.
     `exclusive`: what runs in the node's `group` is cancelled first.
     """
-    held = _Held(what)
 
     async def guarded() -> None:
-        await guard(held.what, failed)
+        await guard(what(), failed)
 
     begun: WorkType[None] = guarded
     node.run_worker(begun, name=group, group=group, exclusive=exclusive, exit_on_error=False)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,7 +76,9 @@ class Deeds(Ahead):
 
     # ---- work and its errors
 
-    def work(self, what: Coroutine[Any, Any, None], group: str, exclusive: bool = False) -> None:
+    def work(
+        self, what: Callable[[], Coroutine[Any, Any, None]], group: str, exclusive: bool = False
+    ) -> None:
         """Run something beside the screen; what goes wrong is told in a line, and the app goes on."""
         beside.run(self, what, self.complain, group, exclusive)
 
@@ -107,7 +110,7 @@ class Deeds(Ahead):
 
     def create(self, create: api.Create, draft: str = "") -> None:
         """Make a session and show it; `draft` stands in its composer."""
-        self.work(self._create(create, draft), "create")
+        self.work(partial(self._create, create, draft), "create")
 
     async def _create(self, create: api.Create, draft: str) -> None:
         id = await self.client.create(create)
@@ -130,9 +133,11 @@ class Deeds(Ahead):
             if info is not None and info.status != "stepping":
                 self.tell(f"{self._called(id)} is {info.status}: there is nothing to stop")
                 return
-            self._confirm(f"Stop {self._called(id)}?", "stop", lambda: self.work(self._stop(id), "stop"))
+            self._confirm(
+                f"Stop {self._called(id)}?", "stop", lambda: self.work(partial(self._stop, id), "stop")
+            )
         else:
-            self.work(self._stop(id), "stop")
+            self.work(partial(self._stop, id), "stop")
 
     async def _stop(self, id: str) -> None:
         try:
@@ -146,7 +151,7 @@ class Deeds(Ahead):
 
     def retry(self, id: str) -> None:
         """Let a session that failed or was stopped go on."""
-        self.work(self._retry(id), "retry")
+        self.work(partial(self._retry, id), "retry")
 
     async def _retry(self, id: str) -> None:
         info = await self.client.info(id)
@@ -161,7 +166,7 @@ class Deeds(Ahead):
         question = (
             f"End {self._called(id)} for good? It can be read and copied afterwards, and takes no more posts."
         )
-        self._confirm(question, "end", lambda: self.work(self._end(id), "end"), typed=True)
+        self._confirm(question, "end", lambda: self.work(partial(self._end, id), "end"), typed=True)
 
     async def _end(self, id: str) -> None:
         self.own.add(id)
@@ -182,7 +187,7 @@ class Deeds(Ahead):
     def start(self) -> None:
         """Start a daemon on this machine."""
         if self.given.start is not None and self.lost and not self.starting:
-            self.work(self._start(), "start")
+            self.work(self._start, "start")
 
     async def _start(self) -> None:
         assert self.given.start is not None

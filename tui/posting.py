@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,7 +54,7 @@ class Posting(Deeds):
     def send(self) -> None:
         """Have what is not sent yet be sent."""
         for session in self.outbox.idle():
-            self.work(self.outbox.send(session), "outbox")
+            self.work(partial(self.outbox.send, session), "outbox")
 
     def _outbox_changed(self, session: str) -> None:
         self.keep()
@@ -92,7 +93,7 @@ class Posting(Deeds):
 
     def _save(self) -> None:
         self._saving = None
-        self.work(self._write(), "save")
+        self.work(self._write, "save")
 
     async def _write(self) -> None:
         before = self.desk.complaint

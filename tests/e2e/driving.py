@@ -51,8 +51,13 @@ class Stage:
         return f"rehearsal/{name}"
 
     def keeper(self) -> int:
-        """Process id of the local worker's keeper, 0 where none runs."""
+        """Process id of the local worker's keeper, 0 where none runs: nothing to send a signal to, see `held`."""
         return keeper.holder(self.scratch / keeper.LOCK)
+
+    async def held(self) -> int:
+        """Process id of the local worker's keeper, once it runs."""
+        await becomes(lambda: self.keeper() != 0, "the keeper runs")
+        return self.keeper()
 
     def path(self, session: str) -> Path:
         return self.data / "sessions" / f"{session}.state"

@@ -59,6 +59,12 @@ class Far:
         """The keeper's process id, 0 where none runs."""
         return keeper.holder(self.scratch / keeper.LOCK)
 
+    def held(self) -> int:
+        """The process id of the keeper, which runs: a signal to 0 would be one to the tests themselves."""
+        pid = self.keeper()
+        assert pid, "no keeper runs"
+        return pid
+
     def kill_link(self) -> None:
         """SIGKILL the link."""
         assert self._process is not None
@@ -73,14 +79,14 @@ class Far:
 
     async def kill_keeper(self) -> None:
         """SIGKILL the keeper, and wait until it holds nothing any more."""
-        pid = self.keeper()
+        pid = self.held()
         os.kill(pid, signal.SIGKILL)
         await becomes(lambda: self.keeper() != pid, "the keeper is gone")
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """All of it stands still, as a machine that sleeps."""
-        pids = [self.link, self.keeper()]
+        pids = [self.link, self.held()]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         try:

@@ -45,7 +45,7 @@ def result(found: list[Record]) -> Record:
 
 async def kill_keeper(here: Stage) -> int:
     """SIGKILL the keeper, and wait until it holds nothing any more."""
-    pid = here.keeper()
+    pid = await here.held()
     os.kill(pid, signal.SIGKILL)
     await becomes(lambda: here.keeper() != pid, "the keeper is gone")
     return pid
@@ -194,7 +194,7 @@ async def test_a_run_on_a_worker_that_is_away_at_the_stop_is_ended_when_it_comes
     async with driver(here) as on:
         word = token()
         (session,) = await running(on, f"sleep {word}; echo late >> ran")
-        frozen = here.keeper()
+        frozen = await here.held()
         os.kill(frozen, signal.SIGSTOP)
         try:
             here.daemon.kill()
@@ -220,7 +220,7 @@ async def test_a_keeper_that_is_frozen_until_it_is_given_up_comes_back_with_the_
 ) -> None:
     async with driver(here) as on:
         (session,) = await running(on, f"{UNTIL_GO}; echo went")
-        frozen = here.keeper()
+        frozen = await here.held()
         os.kill(frozen, signal.SIGSTOP)
         try:
             async with asyncio.timeout(120):

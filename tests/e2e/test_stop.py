@@ -207,7 +207,7 @@ async def test_stops_while_the_worker_is_frozen_say_unknown_and_nothing_goes_on_
         async with on.outputs(going) as printed:
             await on.post(going, f"[[conv:{going}]] Go.")
             await printed
-        frozen = here.keeper()
+        frozen = await here.held()
         os.kill(frozen, signal.SIGSTOP)
         try:
             await on.post(behind, "Once more.")
@@ -228,7 +228,7 @@ async def test_stops_while_the_worker_is_frozen_say_unknown_and_nothing_goes_on_
 
 async def test_a_stop_cuts_a_first_step_that_waits_for_a_frozen_worker(here: Stage) -> None:
     async with driver(here) as on:
-        frozen = here.keeper()
+        frozen = await here.held()
         os.kill(frozen, signal.SIGSTOP)
         try:
             session = await on.session("Go.")  # its AGENTS.md is looked for first

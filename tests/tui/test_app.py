@@ -329,7 +329,7 @@ async def test_a_daemon_that_takes_connections_and_says_nothing_is_told_of(
 async def test_a_connection_that_is_back_at_once_is_not_worth_a_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tui.app.WORTH", 0.01)
+    monkeypatch.setattr("tui.app.WORTH", 1000.0)  # it is over when the test says so
     client = two()
     async with running(client, tmp_path) as on:
         await on.until(lambda: on.app.linked.is_set())
@@ -349,9 +349,9 @@ async def test_work_that_is_never_begun_says_nothing(tmp_path: Path) -> None:
         done.append("x")
 
     async with running(FakeClient(), tmp_path) as on:
-        on.app.work(deed(), "a")
+        on.app.work(deed, "a")
         await on.until(lambda: done == ["x"])
-        on.app.work(deed(), "a")
+        on.app.work(deed, "a")
         on.app.workers.cancel_group(on.app, "a")
         gc.collect()  # a coroutine that nobody awaited warns here, and a warning is an error
     assert done == ["x"]

@@ -3,6 +3,7 @@
 import ast
 import gc
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -60,10 +61,10 @@ async def test_what_goes_wrong_is_handed_on_and_what_is_never_begun_says_nothing
     app: App[None] = App()
     async with app.run_test():
         fault = ZeroDivisionError()
-        beside.run(app, deed(fault), failed.append, "a")
+        beside.run(app, partial(deed, fault), failed.append, "a")
         await app.workers.wait_for_complete()
         assert failed == [fault]
-        beside.run(app, deed(None), failed.append, "a")
+        beside.run(app, partial(deed, None), failed.append, "a")
         app.workers.cancel_group(app, "a")
         gc.collect()  # a coroutine that nobody awaited warns here, and a warning is an error
     assert done == ["begun"]

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from datetime import tzinfo
+from functools import partial
 from typing import Final, Self, assert_never
 
 from textual import on
@@ -41,7 +42,7 @@ class LogView(RecordActions):
         def show(self, info: api.Info) -> None:
             log = self.query_one(LogView)
             log.open(info.id, self.client, info.n)            # returns at once, loads in a worker
-            beside.run(self, self.follow(log, info), self.failed, "follow", exclusive=True)
+            beside.run(self, partial(self.follow, log, info), self.failed, "follow", exclusive=True)
 
         async def follow(self, log, info):
             async with aclosing(self.client.follow(info.id, info.n, deltas=True)) as events:
@@ -126,7 +127,7 @@ class LogView(RecordActions):
     def reload(self) -> None:
         """Try again to load what could not be loaded."""
         if self._source is not None:
-            load = self._load(self._session, self._source, self.pane)
+            load = partial(self._load, self._session, self._source, self.pane)
             beside.run(self, load, self._failed, "load", exclusive=True)
 
     def feed(self, event: Followed) -> None:
@@ -182,7 +183,7 @@ class LogView(RecordActions):
         """After the view was moved or drawn: ask for what is missed, and say how it stands."""
         if self.pane.missed and not self._asking and self._source is not None:
             self._asking = True
-            ask = self._ask(self._session, self._source, self.pane)
+            ask = partial(self._ask, self._session, self._source, self.pane)
             beside.run(self, ask, self._failed, "bodies")
         shown = (self.pane.follow, self.pane.new)
         if shown != self._shown:
@@ -355,7 +356,7 @@ class LogView(RecordActions):
 
     def _find(self, step: int) -> None:
         assert self._search is not None
-        found = self._found(self._search, step * self._search.step)
+        found = partial(self._found, self._search, step * self._search.step)
         beside.run(self, found, self._failed, "search", exclusive=True)
 
     async def _found(self, search: Search, step: int) -> None:

@@ -1,6 +1,7 @@
 """A session's model, workers, context, limits, tools and parameters, to be changed; they hold from its next step on."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Final
 
 from textual.app import ComposeResult
@@ -103,7 +104,7 @@ class ChangeScreen(DaemonScreen):
                 self.query_one("#workers", Vertical).mount(pick)
             pick.call_after_refresh(pick.say, app.roster.workers.get(name))
         if self.arrived():
-            app.work(self._load(), "models", exclusive=True)
+            app.work(self._load, "models", exclusive=True)
 
     async def _load(self) -> None:
         found = await self.outrider.client.providers()
@@ -142,7 +143,7 @@ class ChangeScreen(DaemonScreen):
             self.dismiss()
             return
         self._setting = True
-        self.outrider.work(self._set(wanted), "change session")
+        self.outrider.work(partial(self._set, wanted), "change session")
 
     async def _set(self, wanted: Change) -> None:
         app = self.outrider

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Final
 
 import msgspec
@@ -125,7 +126,7 @@ class NewScreen(DaemonScreen):
         self.query_one(Banner).tell(self.outrider.lost)
         self._show_workers()
         if self.arrived():
-            self.outrider.work(self._load(), "models", exclusive=True)
+            self.outrider.work(self._load, "models", exclusive=True)
 
     async def _load(self) -> None:
         found = await self.outrider.client.providers()
@@ -185,7 +186,7 @@ class NewScreen(DaemonScreen):
         self.outrider.tell(event.text, event.bad)
 
     def on_composer_editor(self) -> None:
-        self.outrider.work(self._edit(), "editor", exclusive=True)
+        self.outrider.work(self._edit, "editor", exclusive=True)
 
     async def _edit(self) -> None:
         await self.composer.rewrite(self.outrider.edited)
@@ -225,7 +226,7 @@ class NewScreen(DaemonScreen):
         self._say({})
         self._making = self.composer.read_only = True
         self.keep()
-        self.outrider.work(self._make(create, written, text, chips), "new session")
+        self.outrider.work(partial(self._make, create, written, text, chips), "new session")
 
     async def _make(self, create: api.Create, written: Choice, text: str, chips: tuple[Chip, ...]) -> None:
         app = self.outrider

@@ -1,5 +1,6 @@
 """Set a provider up: its key, and for some kinds where it is asked; a key goes in and is shown nowhere."""
 
+from functools import partial
 from typing import ClassVar, Final
 
 import msgspec
@@ -106,7 +107,7 @@ class KeyDialog(Dialog[None]):
             self._say(f"key: {', '.join(ways)}, or leave it with esc")
         elif not self._setting:
             self._setting = True
-            self.outrider.work(self._set(given or {"key": ""}), "set key")
+            self.outrider.work(partial(self._set, given or {"key": ""}), "set key")
 
     async def _set(self, given: dict[str, str]) -> None:
         setting = msgspec.convert(given, api.ProviderSetting)

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 from typing import ClassVar, Final, assert_never
 
 from textual.app import ComposeResult
@@ -107,7 +108,7 @@ class SessionScreen(DaemonScreen):
     def _begin(self) -> None:
         self._out = ""
         self.refresh_bindings()
-        beside.run(self, self._follow(), self.outrider.complain, "follow", exclusive=True)
+        beside.run(self, self._follow, self.outrider.complain, "follow", exclusive=True)
 
     async def _follow(self) -> None:
         """Follow the session until it is refused for good, and then say so in its log."""
@@ -261,7 +262,7 @@ class SessionScreen(DaemonScreen):
             self.outrider.tell(event.why, bad=True)
 
     def on_picture(self, event: log.Picture) -> None:
-        self.outrider.work(self._picture(event.n, event.media), "picture")
+        self.outrider.work(partial(self._picture, event.n, event.media), "picture")
 
     async def _picture(self, n: int, media: str) -> None:
         app = self.outrider
@@ -306,7 +307,7 @@ class SessionScreen(DaemonScreen):
         self.log_view.action_follow()  # who writes wants to see what comes of it
         self._going.append((event.text, event.chips))
         if len(self._going) == 1:
-            self.outrider.work(self._post(), "post")
+            self.outrider.work(self._post, "post")
 
     async def _post(self) -> None:
         """Read what is attached, and hand all to the outbox, in order; what cannot be posted comes back."""
@@ -348,7 +349,7 @@ class SessionScreen(DaemonScreen):
         self.outrider.tell(event.text, event.bad)
 
     def on_composer_editor(self) -> None:
-        self.outrider.work(self._edit(), "editor", exclusive=True)
+        self.outrider.work(self._edit, "editor", exclusive=True)
 
     async def _edit(self) -> None:
         composer = self.composer

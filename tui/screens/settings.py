@@ -103,7 +103,7 @@ class SettingsScreen(DaemonScreen):
         """Ask for the providers again."""
         self.query_one(Banner).tell(self.outrider.lost)
         if not self.outrider.lost:
-            self.outrider.work(self._look(), "look at providers", exclusive=True)
+            self.outrider.work(self._look, "look at providers", exclusive=True)
 
     async def _look(self) -> None:
         found = await self.outrider.client.providers()

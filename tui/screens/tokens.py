@@ -1,6 +1,7 @@
 """Join tokens: those that there are, a new one, which is shown this once, and revoking one."""
 
 import re
+from functools import partial
 from typing import ClassVar, Final
 
 from textual.app import ComposeResult
@@ -84,7 +85,7 @@ class TokensScreen(DaemonScreen):
         """Ask for the list again."""
         self.query_one(Banner).tell(self.outrider.lost)
         if not self.outrider.lost:
-            self.outrider.work(self._look(), "look at tokens", exclusive=True)
+            self.outrider.work(self._look, "look at tokens", exclusive=True)
 
     async def _look(self) -> None:
         try:
@@ -133,7 +134,7 @@ class TokensScreen(DaemonScreen):
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self.outrider.work(self._revoke(token.id), "revoke")
+                self.outrider.work(partial(self._revoke, token.id), "revoke")
 
         self.app.push_screen(Confirm(question, "revoke"), answered)
 
@@ -207,7 +208,7 @@ class NewTokenDialog(Dialog[None]):
         )
         self._making = True
         self._say("making it; the first one brings the mesh up, which takes some seconds …")
-        self.outrider.work(self._make(new), "make token")
+        self.outrider.work(partial(self._make, new), "make token")
 
     async def _make(self, new: api.NewToken) -> None:
         try:

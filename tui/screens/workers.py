@@ -1,5 +1,6 @@
 """The workers: which are here, refused or gone, and why; cordoning and removing them; the way to the join tokens."""
 
+from functools import partial
 from typing import ClassVar, Final
 
 from textual.app import ComposeResult
@@ -87,7 +88,7 @@ class WorkersScreen(DaemonScreen):
 
     def _look_again(self) -> None:
         if self.is_current and not self.outrider.lost:
-            self.outrider.work(self._look(), "look at workers", exclusive=True)
+            self.outrider.work(self._look, "look at workers", exclusive=True)
 
     async def _look(self) -> None:
         client = self.outrider.client
@@ -151,7 +152,7 @@ class WorkersScreen(DaemonScreen):
 
     def action_cordon(self) -> None:
         if (worker := self.worker) is not None:
-            self.outrider.work(self._cordon(worker), "cordon")
+            self.outrider.work(partial(self._cordon, worker), "cordon")
 
     async def _cordon(self, worker: api.WorkerInfo) -> None:
         client = self.outrider.client
@@ -178,7 +179,7 @@ class WorkersScreen(DaemonScreen):
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self.outrider.work(self._remove(worker.name), "remove")
+                self.outrider.work(partial(self._remove, worker.name), "remove")
 
         self.app.push_screen(Confirm(question, worker.name, typed=True), answered)
 

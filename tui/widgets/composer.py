@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import ClassVar, Final
 
 from textual import events
@@ -207,7 +208,7 @@ class Composer(TextArea):
         if begun is None:
             self.screen.focus_next()
         else:
-            beside.run(self, self._complete(begun), self._failed, "complete", exclusive=True)
+            beside.run(self, partial(self._complete, begun), self._failed, "complete", exclusive=True)
 
     def _begun(self) -> str | None:
         row, column = self.cursor_location
@@ -241,7 +242,7 @@ class Composer(TextArea):
         event.prevent_default()
         text = safe(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         if path := attach.pasted_path(text):
-            beside.run(self, self._paste_picture(path, text), self._failed, "paste")
+            beside.run(self, partial(self._paste_picture, path, text), self._failed, "paste")
         elif len(text) > attach.LONG_PASTE:
             self._set_chips((*self.chips, attach.pasted(text)))
         else:

@@ -238,7 +238,7 @@ def test_a_session_that_fails_gives_1_and_says_what_to_do(
     assert cli.invoke(["run", "--model", "rehearsal/refused", "x"]) == 1
     out, err = capsys.readouterr()
     assert "error: invalid" in out
-    assert "  What to do: retry\n    outrider retry " in out
+    assert "  What to do: change what it does not take" in out
     assert re.fullmatch("the session is [0-9a-f]{16}\n", err)  # and no complaint
 
 

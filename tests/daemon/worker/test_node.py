@@ -150,7 +150,7 @@ async def test_an_exception_shows_its_stack_also_through_earlier_runs_and_nothin
     )
     ran = await node("const deep = (n) => (n ? deep(n - 1) : f(n)); deep(30)")
     assert (ran.end.exit, "inspector" in ran.text) == (1, False)
-    ran = await node("fs.readFileSync('/nope')")
+    ran = await node("fs.readFileSync('/there/is/no/such')")
     assert "code: 'ENOENT'" in ran.text
     ran = await node("Buffer.alloc('x')")
     assert ran.text.startswith("Uncaught TypeError [ERR_INVALID_ARG_TYPE]: ")
