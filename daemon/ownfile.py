@@ -19,9 +19,8 @@ class OwnFileError(Exception):
 def read(path: Path) -> dict[str, Any]:
     """The file's tables, none where there is no file. Blocks. Raises OwnFileError."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would be waited for, for ever
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+        with open(path, "rb", opener=_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OwnFileError(f"{path} is not a file; move it away")
             return tomllib.load(file)
     except FileNotFoundError:
@@ -58,6 +57,10 @@ def write(path: Path, tables: Mapping[str, Any], head: str) -> None:
             os.close(folder)
     except OSError as error:
         raise OwnFileError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO would be waited for, for ever
 
 
 def _tables(path: Sequence[str], table: Mapping[str, Any]) -> Iterator[str]:

@@ -50,14 +50,17 @@ def there(path: Path) -> bool:
 def read(path: Path) -> bytes:
     """The file's bytes. Raises PrivateFileError, and FileNotFoundError where there is none."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would be waited for, for ever
-        with open(fd, "rb") as file:
-            check(path, os.fstat(fd))
+        with open(path, "rb", opener=_at_once) as file:
+            check(path, os.fstat(file.fileno()))
             return file.read(LONGEST)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise PrivateFileError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO would be waited for, for ever
 
 
 @contextmanager

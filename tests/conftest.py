@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import structlog
@@ -122,7 +123,19 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 async def no_task_left() -> AsyncIterator[None]:
     """Fail a test whose tasks still run when it and its fixtures are done."""
     before = asyncio.all_tasks()
+    loop = asyncio.get_running_loop()
+
+    def failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A test that takes too long is told so once, by a signal, and where that comes in a callback the loop only
+        logs it."""
+        if isinstance(context.get("exception"), pytest.fail.Exception):
+            for task in asyncio.all_tasks(loop) - before:
+                task.cancel(str(context["exception"]))
+        loop.default_exception_handler(context)
+
+    loop.set_exception_handler(failed)
     yield
+    loop.set_exception_handler(None)
     left = {
         task
         for task in asyncio.all_tasks() - before

@@ -40,3 +40,16 @@ async def test_our_code_may_start_a_process_in_the_loop() -> None:
     process = ours(lambda: subprocess.Popen([sys.executable, "-c", ""]))()
     assert isinstance(process, subprocess.Popen)
     assert await asyncio.to_thread(process.wait) == 0
+
+
+async def test_a_timeout_that_comes_in_a_callback_of_the_loop_ends_the_test() -> None:
+    def late() -> None:
+        pytest.fail("Timeout (>60.0s) from pytest-timeout.")
+
+    never = asyncio.Event()
+    asyncio.get_running_loop().call_soon(late)
+    with pytest.raises(asyncio.CancelledError, match="Timeout"):
+        await never.wait()
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()

@@ -54,6 +54,8 @@ def test_a_file_that_is_not_there_is_empty_and_one_that_cannot_be_read_is_told(t
 
 def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
+    before = os.listdir("/proc/self/fd")
     for name in ("fifo", "."):
         with pytest.raises(OwnFileError, match=r"not a file|cannot be read"):
             ownfile.read(tmp_path / name)
+    assert len(os.listdir("/proc/self/fd")) == len(before)

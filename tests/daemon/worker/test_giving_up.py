@@ -171,7 +171,7 @@ async def test_reads_whose_pieces_nobody_takes_hold_few_of_them(
         return piece(self, size)
 
     monkeypatch.setattr(Reading, "piece", counted)
-    _, writer = await asyncio.open_unix_connection(str(keeper.scratch / SOCKET), limit=1)
+    reader, writer = await asyncio.open_unix_connection(str(keeper.scratch / SOCKET), limit=1)
     for id in range(1, 51):
         writer.write(frames.encode(frames.Read(id=id, path=str(tmp_path / "f"))))
     while len(read) < 5:
@@ -179,6 +179,7 @@ async def test_reads_whose_pieces_nobody_takes_hold_few_of_them(
     for _ in range(5):
         await dial.run("true")
     assert len(read) <= 5 + 2, "those that wait, and what the socket and its buffer take"
+    assert not reader.at_eof()
     writer.transport.abort()
     while held(tmp_path):
         await dial.run("true")
