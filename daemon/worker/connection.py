@@ -98,6 +98,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._heard = self._loop.time()
         self._decoder.feed(self._buffer[:nbytes])
+        if (
+            self._tasks is not None
+        ):  # asyncio before Python 3.11.4 reads although reading is paused from the beginning
+            self._take_all()
+
+    def _take_all(self) -> None:
         try:
             while (unit := self._decoder.next()) and not self._over.is_set():
                 self._take(unit[0], unit[2])
@@ -143,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 pulse = self._tasks.create_task(self._pulse(), name="pulse")
+                self._take_all()
                 if not self._transport.is_closing():
                     self._transport.resume_reading()
                 await self._over.wait()

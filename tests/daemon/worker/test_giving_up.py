@@ -203,3 +203,21 @@ async def test_a_peer_that_breaks_off_is_told_and_logged_once(
     assert [record.message for record in caplog.records if "writes are over" in record.message] == [
         "a connection ends: 3 writes are over, and neither given up nor sent to their last piece"
     ]
+
+
+async def test_what_comes_before_it_is_served_is_carried_out_then(
+    keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it comes on Python 3.11.2, whose asyncio reads although reading is paused from the beginning."""
+    (tmp_path / "f").write_bytes(b"read")
+    serve, early = connection.Connection.serve, frames.encode(frames.Read(id=1, path=str(tmp_path / "f")))
+
+    async def late(self: connection.Connection, hello: frames.Hello) -> None:
+        self.get_buffer(0)[: len(early)] = early
+        self.buffer_updated(len(early))
+        await serve(self, hello)
+
+    monkeypatch.setattr(connection.Connection, "serve", late)
+    async with await Dial.to(keeper.scratch / SOCKET) as dial:
+        frame, body = await dial.next(1)
+        assert (body, frame.last) == (b"read", True)
