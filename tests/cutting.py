@@ -91,6 +91,9 @@ class Cutter:
             back.transport.abort()
 
     async def _pipe(self, reader: StreamReader, writer: StreamWriter, back: bool) -> None:
+        writer.transport.set_write_buffer_limits(
+            0
+        )  # drained is sent: the end of the other way aborts this one
         with suppress(OSError):
             carried = 0
             while data := await reader.read(1 << 16):

@@ -194,7 +194,8 @@ async def driver(stage: Stage) -> AsyncIterator[Driver]:
         try:
             yield made
         except BaseException as error:
-            error.add_note(f"the daemon's log ends:\n{stage.daemon.log()[-4000:]}")
+            for file in sorted(stage.folder.glob("*.log")):  # the daemon's, and each worker's
+                error.add_note(f"{file.name} ends:\n{file.read_text(errors='replace')[-4000:]}")
             raise
 
 
