@@ -10,6 +10,7 @@ from msgspec import structs
 
 from daemon import fixes
 from daemon.chain import Context, Text, Turn
+from daemon.plain import line
 from daemon.protocol import api, records
 from daemon.protocol.records import Usage
 from daemon.provider.base import Block, Delta, Model, Outcome, Provider, ProviderError, Query, Wire
@@ -67,7 +68,7 @@ async def probe(
         name,
         round(seconds, 3),
         served_by=outcome.model,
-        said=" ".join("".join(words).split())[:SAID],
+        said=line("".join(words), SAID),
         first=None if first is None else round(first, 3),
         usage=outcome.usage,
         stop=outcome.stop,

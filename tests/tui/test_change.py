@@ -152,6 +152,18 @@ async def test_it_begins_with_what_the_session_has(tmp_path: Path, size: tuple[i
         assert on.said() == [], "nothing was changed"
 
 
+@pytest.mark.parametrize("status", ["ended", "expired"])
+async def test_a_session_that_is_over_shows_no_form(tmp_path: Path, status: str) -> None:
+    async with running(Changing(status=status), tmp_path) as on:
+        await on.until(lambda: "a1" in on.app.roster.infos)
+        on.app.open_session("a1")
+        await on.until(lambda: on.client.following("a1"))
+        await on.press("f3")
+        await on.until(lambda: bool(on.said()))
+        assert on.said() == ["this session is over; f in the log goes on in a copy of it"]
+        assert on.app.shown == "a1"
+
+
 async def test_what_is_changed_holds_from_the_next_step_on(tmp_path: Path) -> None:
     client = Changing()
     async with running(client, tmp_path) as on:

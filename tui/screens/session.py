@@ -375,7 +375,11 @@ class SessionScreen(DaemonScreen):
             self.outrider.tell("every post has arrived: there is nothing to take back")
 
     def action_change(self) -> None:
-        if info := self.outrider.roster.infos.get(self.session):
+        if (info := self.outrider.roster.infos.get(self.session)) is None:
+            return
+        if info.status in OVER:
+            self.outrider.tell("this session is over; f in the log goes on in a copy of it", bad=True)
+        else:
             self.app.push_screen(ChangeScreen(info))
 
     def action_end(self) -> None:

@@ -37,7 +37,7 @@ class SettingsScreen(DaemonScreen):
     """What is changed here is kept at once, and holds at once."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("settings.key", "enter,p", "set_key", "Set a provider's key", show=True),
+        key("settings.key", "enter,p", "set_key", "Set up a provider", show=True),
         key("settings.keys", "e", "app.show('keys')", "Keys", show=True),
         key("settings.back", "escape,q", "dismiss", "Back", show=True),
     ]

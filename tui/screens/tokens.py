@@ -219,16 +219,24 @@ class NewTokenDialog(Dialog[None]):
             else:
                 raise  # it was left meanwhile: told in a line
         else:
+            why = await self._lacks()
             # Also where it was left meanwhile: the token is there, and is shown nowhere else.
             if self.is_attached:
                 self.dismiss()
-            self.app.push_screen(MadeTokenDialog(made))
+            self.app.push_screen(MadeTokenDialog(made, why))
         finally:
             self._making = False
 
+    async def _lacks(self) -> str:
+        """What is in the way of those who join, if anything; the token is made whatever becomes of asking."""
+        try:
+            return (await self.outrider.client.mesh()).why
+        except ApiFailure:
+            return ""
+
 
 class MadeTokenDialog(Dialog[None]):
-    """A token that was made, this once, with the line that makes a machine a worker."""
+    """A token that was made, this once, with the line that makes a machine a worker; `why`: what is in its way."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("made-token.line", "y,enter", "copy('line')", "Copy the line", show=True),
@@ -241,13 +249,15 @@ class MadeTokenDialog(Dialog[None]):
         width: 110; max-width: 96%; height: auto; padding: 1 2; border: round $primary; background: $surface;
     }
     MadeTokenDialog #made > * { margin-bottom: 1; }
+    MadeTokenDialog #why { color: $text-warning; }
     MadeTokenDialog VerticalScroll { height: auto; max-height: 12; border-left: thick $primary; padding: 0 1; }
     MadeTokenDialog VerticalScroll Static { height: auto; }
     """
 
-    def __init__(self, made: api.TokenMade) -> None:
+    def __init__(self, made: api.TokenMade, why: str = "") -> None:
         super().__init__()
         self._made = made
+        self._why = why
 
     def compose(self) -> ComposeResult:
         made = self._made
@@ -259,6 +269,8 @@ class MadeTokenDialog(Dialog[None]):
                 f"until {workertext.local(made.expires)}{gone}. It is shown this once.",
                 markup=False,
             )
+            if self._why:
+                yield Static(line(self._why, 500), id="why", markup=False)
             yield Static("This line, on a machine, makes it a worker:", markup=False)
             with VerticalScroll():
                 yield Static(line(made.line, LONGEST), id="line", markup=False)

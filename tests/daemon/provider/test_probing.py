@@ -126,6 +126,20 @@ async def test_a_server_that_is_not_there_is_told_so(unused_tcp_port: int) -> No
     assert "DNS" in ours.fix
 
 
+async def test_an_answer_that_does_not_end_with_a_word_is_cut_where_it_is_seen(server: Server) -> None:
+    async def much(_: web.Request) -> web.Response:
+        said = {"choices": [{"index": 0, "delta": {"content": "ready " * 99}, "finish_reason": "stop"}]}
+        return web.Response(
+            text=f"data: {json.dumps(said)}\n\ndata: [DONE]\n\n", content_type="text/event-stream"
+        )
+
+    server.answer = much
+    async with open_session() as http:
+        got = await probe(provider(server.url), Model("m"), http)
+    assert got.ok
+    assert (len(got.said), got.said[:12], got.said[-3:]) == (200, "ready ready ", " r…")
+
+
 async def test_a_server_that_does_not_come_to_an_end_is_left(server: Server) -> None:
     async def never(_: web.Request) -> web.Response:
         await asyncio.Event().wait()
