@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -22,6 +22,10 @@ KILL_AFTER: Final = 4.0  # seconds from SIGINT to SIGKILL
 KILL_EVERY: Final = 0.1
 LAST_AFTER: Final = 5.0  # seconds from SIGINT to the end of the interpreter itself
 GONE_WAIT: Final = 2.0  # seconds for what a stopped run leaves to go at SIGTERM
+ANEW_WAIT: Final = (
+    0.3  # seconds in which one that was ended is there anew: multiprocessing's pools look each 0.1 s
+)
+ANEW: Final = 2  # times that an interpreter may start anew what was ended, before it is ended itself
 INTERRUPTED: Final = 130  # what a shell reports for a command that SIGINT ended
 GATE: Final = (
     signal.SIGURG
@@ -204,9 +208,11 @@ class Interpreter(Program):
         notes += self._notes(living)
         if self.died:
             notes.append(f"{self.died}: its variables and working directory are lost")
-        exit = exit_of(self._reaper.exited.result()) if self.died else self._done.result()
+        exit = None
+        if not stopped:
+            exit = exit_of(self._reaper.exited.result()) if self.died else self._done.result()
         return Ending(
-            exit=None if stopped else exit,
+            exit=exit,
             died=self.died,
             stopped="" if not stopped else "interrupt" if stop.wanted.done() else "timeout",
             notes=tuple(notes),
@@ -242,9 +248,7 @@ class Interpreter(Program):
                 await self._reaper.signal(interpreter=stop, others=number)
                 if await self._back(began + until, number, 0 if self.SAYS_BEGUN else stop):
                     return
-        self.died = f"{self.NAME} did not come back from a run that was stopped, and was killed"
-        await self._reaper.signal(interpreter=signal.SIGKILL, others=signal.SIGKILL)
-        await self._within(GONE_WAIT, self._done)
+        await self._fall(f"{self.NAME} did not come back from a run that was stopped, and was killed")
 
     async def _back(self, until: float, number: signal.Signals, stop: int) -> bool:
         """Whether the code is over before the loop's time `until`, and nothing that stops it is under way any more.
@@ -278,10 +282,41 @@ class Interpreter(Program):
             if loop.time() > give_up:
                 break
             await asyncio.sleep(KILL_EVERY)
+        stuck = {one.pid for one in await self._reaper.new()}
         swept = await self._reaper.sweep()
+        gone = [*asked, *swept.ended]
+        times = 0
+        while gone and await self._starts_anew(stuck):
+            times += 1
+            if swept.left or times > ANEW:
+                await self._fall(f"{self.NAME} started anew what was ended with its run, and was killed")
+            swept = await self._reaper.sweep()
+            gone += swept.ended
         left = {one.pid for one in swept.left}
-        gone = {one.pid: one for one in (*asked, *swept.ended) if one.pid not in left}
-        return Ended(tuple(gone.values()), swept.left)
+        ended = {one.pid: one for one in gone if one.pid not in left}
+        return Ended(tuple(ended.values()), swept.left)
+
+    async def _starts_anew(self, stuck: Collection[int]) -> bool:
+        """Whether the interpreter starts processes though its code is over: a thread or a handler does.
+
+        `stuck`: those that were there before, and do not die.
+        """
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + ANEW_WAIT
+        while not self.died:
+            await self._reaper.new()
+            if set(self._reaper.own) - set(stuck):
+                return True
+            if loop.time() > give_up:
+                break
+            await asyncio.sleep(KILL_EVERY)
+        return False
+
+    async def _fall(self, why: str) -> None:
+        """Kill the interpreter, with all that it has started since the run began."""
+        self.died = why
+        await self._reaper.signal(interpreter=signal.SIGKILL, others=signal.SIGKILL)
+        await first_of(self._reaper.exited, within=GONE_WAIT)
 
     async def kill(self, reason: str) -> Ended:
         self.died = self.died or reason

@@ -291,8 +291,10 @@ class Reaper:
     def list_new(self) -> dict[str, Any]:
         beside = self.beside()
         new = [one for one in beside if (one.pid, one.started) not in self.marked]
+        parents = {self.shell} | ({self.inner.pid} if self.inner else set())
         return {
             "processes": [[one.pid, name(one.pid)] for one in new],
+            "own": [one.pid for one in new if one.parent in parents],
             "alone": not beside,
             "printing": any(self.holds_output(one.pid) for one in new),
             **self.detours(beside),

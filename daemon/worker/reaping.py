@@ -61,6 +61,7 @@ class Reaper:
         )
         self._program = b""
         self._threads = ""
+        self.own: Collection[int] = ()  # pids of new processes that the interpreter itself has started
         self.printing = False  # a new process holds the output open
         self.detour = False  # the interpreter's output goes through another process first
         self.returning: Collection[int] = ()  # which of it, by its descriptor's number, is printed by that
@@ -223,6 +224,7 @@ class Reaper:
         except ReaperGone:
             return ()
         self._alone = bool(answer["alone"])
+        self.own = answer["own"]
         self.printing = bool(answer["printing"])
         self.detour = bool(answer["detour"])
         self.returning = answer["returning"]
