@@ -50,6 +50,7 @@ class Lab:
         self.namespaces: dict[str, str] = {}
 
     def __enter__(self) -> Self:
+        needs("ip")
         return self
 
     def __exit__(

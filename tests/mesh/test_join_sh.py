@@ -25,7 +25,7 @@ from tests.mesh.guards import FakeJoins
 from tests.mesh.wheels import make_wheel
 from tests.needed import missing
 
-TOKEN = "orj_" + "AbCd_-09" * 12
+TOKEN = f"orj_{'AbCd_-09' * 11}{os.getpid():08d}"  # no other test process looks for it
 FINGERPRINT = bytes(range(32))
 UNREACHED = "the harness is not reached: is it up, and its join port open to this machine?\n"
 PYTHON = getattr(sys, "_base_executable", sys.executable)
@@ -828,6 +828,7 @@ def test_nothing_that_a_shell_acts_on_gets_into_the_script(wheel: Wheel) -> None
 @pytest.mark.parametrize(
     ("places", "digest", "token"),
     [([], "0" * 64, TOKEN), ([Place("h", 1)], "x", TOKEN), ([Place("h", 1)], "0" * 64, "orj_'; reboot")],
+    ids=["no place", "no digest", "no token"],
 )
 def test_a_shell_line_is_made_of_nothing_odd(places: list[Place], digest: str, token: str) -> None:
     with pytest.raises(ValueError, match="a shell line needs"):
@@ -894,7 +895,9 @@ async def test_the_shell_line_goes_by_a_proxy_in_either_spelling(
 
 
 async def test_the_shell_line_runs_no_other_script(machine: Machine, wheel: Wheel) -> None:
-    machine.fake("curl", f'exec {shutil.which("curl")} "$@"')
+    if (curl := shutil.which("curl")) is None:
+        missing("curl is not installed")
+    machine.fake("curl", f'exec {curl} "$@"')
     async with served(machine, wheel):
         line = script.shell_line([place(machine.url.removeprefix("http://"))], "0" * 64, TOKEN)
         assert await machine.finish(await machine.start("dash", "-c", line)) == 1

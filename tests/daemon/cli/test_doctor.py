@@ -37,10 +37,11 @@ def test_a_daemon_that_is_well_passes_every_check(said: Said, there: Place) -> N
         *("clock", "daemon", "local worker", "providers", "times"),
     }
     assert "free" in checks["data folder"]["what"]
-    assert checks["providers"]["state"] == "warning"
+    to_look_at = [name for name, check in checks.items() if check["state"] == "warning"]
+    assert to_look_at in (["providers"], ["interpreters", "providers"]), "a machine may have no node"
     shown = said("doctor")
     assert re.search(r"^ok +local worker +connected, runs bash", shown, re.MULTILINE)
-    assert shown.endswith("\nall is well, 1 to look at\n")
+    assert shown.endswith(f"\nall is well, {len(to_look_at)} to look at\n")
 
 
 def test_what_is_failing_gives_1_and_the_line_that_helps(there: Place) -> None:
