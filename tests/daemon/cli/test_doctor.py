@@ -38,7 +38,9 @@ def test_a_daemon_that_is_well_passes_every_check(said: Said, there: Place) -> N
     }
     assert "free" in checks["data folder"]["what"]
     to_look_at = [name for name, check in checks.items() if check["state"] == "warning"]
-    assert to_look_at in (["providers"], ["interpreters", "providers"]), "a machine may have no node"
+    assert {"providers"} <= set(to_look_at) <= {"providers", "interpreters", "mesh"}, (
+        "it may lack node, WireGuard"
+    )
     shown = said("doctor")
     assert re.search(r"^ok +local worker +connected, runs bash", shown, re.MULTILINE)
     assert shown.endswith(f"\nall is well, {len(to_look_at)} to look at\n")
