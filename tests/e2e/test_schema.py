@@ -55,6 +55,9 @@ spec:
 ENDING = ("POST /sessions/{id}/end", "DELETE /v1/sessions/{id}")
 TURNS = 30  # each is one, to its end
 EXAMPLES = 150  # of each operation, right ones and wrong ones
+CHANCES = (
+    3  # times that so many are made up until one is accepted: a body may be right by its schema and too long
+)
 
 
 class Target(Struct):
@@ -136,8 +139,16 @@ def ask(target: Target, operation: Operation, mode: schemathesis.GenerationMode)
         case.validate_response(answer, checks=CHECKS)
 
     with http, contextlib.suppress(Unsatisfiable):  # a request that takes nothing cannot be made wrong
-        one()
+        for _ in range(CHANCES):
+            one()
+            if mode is not schemathesis.GenerationMode.POSITIVE or operation.label in NEVER or accepted(seen):
+                break
     return seen
+
+
+def accepted(seen: Counter[int]) -> bool:
+    """Whether any request was answered as asked for."""
+    return any(status < 300 for status in seen)
 
 
 @pytest.mark.campaign
@@ -148,7 +159,7 @@ def test_every_answer_is_one_that_the_schema_documents(
     target: Target, mode: schemathesis.GenerationMode
 ) -> None:
     answered = {operation.label: ask(target, operation, mode) for operation in operations(target.schema)}
-    good = {label for label, seen in answered.items() if any(status < 300 for status in seen)}
+    good = {label for label, seen in answered.items() if accepted(seen)}
     bad = {label for label, seen in answered.items() if any(status >= 400 for status in seen)}
     if mode is schemathesis.GenerationMode.POSITIVE:
         assert good >= set(answered) - NEVER, answered
