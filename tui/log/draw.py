@@ -27,7 +27,6 @@ HERE: Final = {  # what a hint has for a shell, and for here
     "(`outrider providers set`)": "(in the settings)",
     "(`outrider config`)": "(f3)",
     "(`outrider fork`)": "(f in the log)",
-    "(`outrider models`)": "(f3 lists them)",
 }
 _GLYPHS: Final = {
     "message": "❯",
