@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from tests.tui.daemonfake import FakeClient
+from tests.tui.snapshots import rendered
 from tui.app import OutriderApp
 from tui.deeds import Given
 from tui.desk import Desk
@@ -51,10 +52,7 @@ class Driver:
         """What the screen shows, line by line."""
         width, height = self.app.size
         return (
-            "\n".join(
-                "".join(segment.text for segment in strip)
-                for strip in self.app.screen._compositor.render_strips()[:height]
-            )
+            "\n".join("".join(segment.text for segment in strip) for strip in rendered(self.app)[:height])
             if width
             else ""
         )

@@ -10,22 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from rich.style import Style
+from textual._context import visible_screen_stack
 from textual.app import App
+from textual.strip import Strip
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
+def rendered(app: App[Any]) -> list[Strip]:
+    """The lines of the screen, with what stands behind a dialog: whoever renders without it leaves that blank."""
+    visible_screen_stack.set(app._background_screens)
+    return app.screen._compositor.render_strips()
+
+
 def screen_text(app: App[Any]) -> str:
     """What stands on the screen, without spaces at the ends of lines."""
-    lines = app.screen._compositor.render_strips()
-    return "\n".join("".join(segment.text for segment in line).rstrip() for line in lines) + "\n"
+    return "\n".join("".join(segment.text for segment in line).rstrip() for line in rendered(app)) + "\n"
 
 
 def screen_styles(app: App[Any]) -> str:
     """How it is drawn: per line the columns of each style by a letter, then what the letters mean."""
     letters: dict[str, str] = {}
     lines = []
-    for strip in app.screen._compositor.render_strips():
+    for strip in rendered(app):
         cells = [
             (letters.setdefault(_words(segment.style), LETTERS[min(len(letters), 51)]), segment.cell_length)
             for segment in strip

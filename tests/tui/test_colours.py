@@ -16,6 +16,7 @@ from daemon.protocol import api
 from daemon.protocol.records import JSON, Usage
 from tests.tui.daemonfake import info, stored
 from tests.tui.driving import Driver, running
+from tests.tui.snapshots import rendered
 from tests.tui.test_looks import Fake, many, tokens
 from tui import colours, themes
 from tui.log.rows import Rows
@@ -28,7 +29,7 @@ BLACK = Color(0, 0, 0)
 def faint(on: Driver) -> list[tuple[str, float]]:
     """What stands on the screen and can hardly be read."""
     found = []
-    for strip in on.app.screen._compositor.render_strips():
+    for strip in rendered(on.app):
         for text, style, _ in strip:
             if style is None or style.color is None or style.bgcolor is None:
                 continue
@@ -45,9 +46,7 @@ def selected(on: Driver) -> bool:
     """Whether something on the screen is marked as selected."""
     ground = on.app.screen.get_component_rich_style("screen--selection").bgcolor
     return any(
-        style is not None and style.bgcolor == ground
-        for strip in on.app.screen._compositor.render_strips()
-        for _, style, _ in strip
+        style is not None and style.bgcolor == ground for strip in rendered(on.app) for _, style, _ in strip
     )
 
 
@@ -198,7 +197,7 @@ async def test_the_line_of_the_palette_that_the_cursor_is_on_can_be_read(tmp_pat
         def looks(word: str) -> list[tuple[Terminal | None, Terminal | None]]:
             return [
                 (style.color, style.bgcolor)
-                for strip in on.app.screen._compositor.render_strips()
+                for strip in rendered(on.app)
                 for text, style, _ in strip
                 if style is not None and text.strip() == word
             ]

@@ -10,6 +10,7 @@ from daemon.protocol import api
 from daemon.protocol.records import Config, Usage, WorkerRef
 from tests.tui.daemonfake import FakeClient, info, stored
 from tests.tui.driving import Driver, running
+from tests.tui.snapshots import rendered
 from tui.log.logview import LogView
 from tui.log.messages import Fork
 from tui.screens.session import SessionScreen
@@ -485,7 +486,7 @@ async def test_it_is_drawn_in_every_size_and_theme(tmp_path: Path, size: tuple[i
         await on.sees("first words")
         assert on.app.theme == theme
         assert "write a message" in on.text()
-        for strip in on.app.screen._compositor.render_strips():
+        for strip in rendered(on.app):
             assert strip.cell_length == size[0]
 
 

@@ -12,6 +12,7 @@ from daemon.protocol import api
 from daemon.protocol.records import JSON, CallBody, Config, ErrorBody, Status, WorkerRef
 from tests.tui.daemonfake import FakeClient, info, stored, worker
 from tests.tui.driving import CLOCK, Driver, running
+from tests.tui.snapshots import rendered
 from tui.screens.sessions import SessionsScreen
 from tui.widgets.table import SessionTable
 
@@ -377,7 +378,7 @@ async def test_each_row_fits_the_screen(tmp_path: Path, size: tuple[int, int]) -
     async with running(client, tmp_path, size) as on:
         await on.sees("日本語の長い題名")
         await on.until(lambda: all("…" in row for row in on.text().split("\n") if "日本語" in row))
-        for strip in on.app.screen._compositor.render_strips():
+        for strip in rendered(on.app):
             assert strip.cell_length == size[0]
 
 
@@ -397,7 +398,7 @@ async def test_every_word_stands_out_from_its_background(tmp_path: Path, theme: 
     )
     async with running(client, tmp_path, (140, 12), theme=theme) as on:
         await on.sees("waits for gpu")
-        for strip in on.app.screen._compositor.render_strips():
+        for strip in rendered(on.app):
             for text, style, _ in strip:
                 if text.strip() and style and style.color and style.bgcolor:
                     ink, paper = (Color.from_rich_color(one) for one in (style.color, style.bgcolor))
