@@ -316,6 +316,6 @@ def test_a_port_that_is_taken_and_a_verb_beside_it_are_told_in_a_sentence(place:
         done = place.outrider(f"--web={port}")
     assert done.returncode == 2
     assert (
-        done.stderr == f"outrider: --web {port}: cannot listen at 127.0.0.1:{port}: address already in use\n"
+        done.stderr == f"outrider: --web {port}: cannot listen at 127.0.0.1:{port}: Address already in use\n"
     )
     assert "goes without a verb" in place.outrider("--web=0", "ls").stderr

@@ -8,7 +8,7 @@ from pygments.lexer import Lexer
 from pygments.lexers import LEXERS, find_lexer_class
 from pygments.token import Token
 
-from tui.log.text import Span
+from tui.log.text import TAB, Span
 
 COLOURED: Final = (
     20_000  # characters; a lexer takes some 3 ms for a thousand, and nothing else is drawn meanwhile
@@ -38,9 +38,25 @@ _DIFFS: Final = frozenset({"diff", "patch", "udiff"})
 
 
 def coloured(code: str, language: str, each_line: bool = False) -> Lines:
-    """The lines of `code`. With `each_line` each is taken for itself, which is right but for what spans several
-    lines, and what was coloured once costs nothing again: for code that is still being written.
+    """The lines of `code`, their tabs as spaces. With `each_line` each is taken for itself, which is right but for what
+    spans several lines, and what was coloured once costs nothing again: for code that is still being written.
     """
+    lines = _coloured(code, language, each_line)
+    return [_untabbed(line) for line in lines] if "\t" in code else lines
+
+
+def _untabbed(line: list[Span]) -> list[Span]:
+    """A tab goes to the next stop of its line, wherever in it the span stands."""
+    column, made = 0, []
+    for text, role in line:
+        before = " " * (column % TAB)
+        spread = (before + text).expandtabs(TAB)[len(before) :]
+        column = (column + len(spread)) if "\r" not in spread else len(spread) - spread.rindex("\r") - 1
+        made.append((spread, role))
+    return made
+
+
+def _coloured(code: str, language: str, each_line: bool) -> Lines:
     lines = code.split("\n")
     if language.lower() in _DIFFS:
         return [[(line, _diff_role(line))] for line in lines]

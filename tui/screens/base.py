@@ -2,15 +2,27 @@
 
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
+from textual import events
 from textual.screen import ModalScreen, Screen
 
 if TYPE_CHECKING:
     from tui.app import OutriderApp
 
 T = TypeVar("T")
+_MAKING = (events.Compose, events.Mount, events.ScreenResume)
 
 
-class DaemonScreen(Screen[None]):
+class Staged(Screen[T], Generic[T]):
+    """One that may be closed before it is there, by keys of the same read."""
+
+    async def on_event(self, event: events.Event) -> None:
+        """Nothing is made of it then: its handlers would find none of its parts."""
+        if isinstance(event, _MAKING) and self not in self.app.screen_stack:
+            return
+        await super().on_event(event)
+
+
+class DaemonScreen(Staged[None]):
     """A whole screen."""
 
     _there = False
@@ -25,7 +37,7 @@ class DaemonScreen(Screen[None]):
         return cast("OutriderApp", self.app)
 
 
-class Dialog(ModalScreen[T], Generic[T]):
+class Dialog(Staged[T], ModalScreen[T], Generic[T]):
     """A screen over another one."""
 
     @property

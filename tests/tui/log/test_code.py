@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tui.log.code import COLOURED, coloured
@@ -11,9 +11,15 @@ from tui.log.code import COLOURED, coloured
     st.sampled_from(["python", "bash", "json", "diff", "html", "nonsense", ""]),
     st.booleans(),
 )
-def test_colours_change_no_character(code: str, language: str, each_line: bool) -> None:
+@example("- \t", "python", False)
+@example("\tx = 1\t# c\r\t", "python", True)
+def test_colours_change_no_character_and_tabs_go_to_their_stops(
+    code: str, language: str, each_line: bool
+) -> None:
     lines = coloured(code, language, each_line)
-    assert ["".join(text for text, _ in line) for line in lines] == code.split("\n")
+    assert ["".join(text for text, _ in line) for line in lines] == [
+        line.expandtabs(8) for line in code.split("\n")
+    ]
 
 
 def test_what_spans_lines_is_coloured_as_what_it_is() -> None:
