@@ -63,7 +63,7 @@ def serve(socket: str, url: str, port: int, environ: Mapping[str, str]) -> int:
     try:
         web.main([sys.executable, "-P", "-m", "daemon.cli", *named], port, _told)
     except OSError as error:
-        why = error.strerror.partition(": ")[2] or error.strerror if error.strerror else error
+        why = os.strerror(error.errno) if error.errno else error  # asyncio's own text is long
         raise VerbError(f"--web {port}: cannot listen at {web.HOST}:{port}: {why}", USAGE) from error
     return OK
 

@@ -42,12 +42,14 @@ class Interpreter(Program):
     """
 
     STOPS: ClassVar[tuple[int, int, int]]  # signals that have it stop its code, one at each rung; 0 for none
+    ACTS_BESIDE: ClassVar = True  # threads or handlers of it act while no code runs
     SAYS_BEGUN: ClassVar = True  # one that does not is sent the signal of a rung until the code is over
 
     def __init__(self, cwd: str, spawn: Spawn) -> None:
         super().__init__(cwd, spawn)
         loop = asyncio.get_running_loop()
         self._n = 0  # the run that is going, or was last
+        self._hit = False  # whether the stop has ended anything that the run had started
         self._begun: asyncio.Future[None] = loop.create_future()
         self._done: asyncio.Future[int | None] = loop.create_future()
         self._settled = asyncio.Event()
@@ -193,6 +195,7 @@ class Interpreter(Program):
             stopped = False
         else:
             stopped = True
+            self._hit = False
             await self._ladder()
             leftovers = await self._end_leftovers()
             if leftovers.ended:
@@ -245,7 +248,7 @@ class Interpreter(Program):
                 (TERM_AFTER, KILL_AFTER, LAST_AFTER),
                 strict=True,
             ):
-                await self._reaper.signal(interpreter=stop, others=number)
+                await self._signal(interpreter=stop, others=number)
                 if await self._back(began + until, number, 0 if self.SAYS_BEGUN else stop):
                     return
         await self._fall(f"{self.NAME} did not come back from a run that was stopped, and was killed")
@@ -266,7 +269,7 @@ class Interpreter(Program):
                 return True
             if loop.time() >= until:
                 return False
-            await self._reaper.signal(interpreter=stop, others=number)
+            await self._signal(interpreter=stop, others=number)
             pause = min(2 * pause, longest)
 
     async def _within(self, seconds: float, future: asyncio.Future[Any]) -> bool:
@@ -276,7 +279,7 @@ class Interpreter(Program):
     async def _end_leftovers(self) -> Ended:
         """A stopped run's processes end with it, those that left its group too."""
         loop = asyncio.get_running_loop()
-        asked = await self._reaper.signal(others=signal.SIGTERM)
+        asked = await self._signal(others=signal.SIGTERM)
         give_up = loop.time() + GONE_WAIT
         while await self._reaper.new():
             if loop.time() > give_up:
@@ -284,9 +287,10 @@ class Interpreter(Program):
             await asyncio.sleep(KILL_EVERY)
         stuck = {one.pid for one in await self._reaper.new()}
         swept = await self._reaper.sweep()
+        self._hit = self._hit or bool(swept.ended)
         gone = [*asked, *swept.ended]
         times = 0
-        while gone and await self._starts_anew(stuck):
+        while await self._starts_anew(stuck):
             times += 1
             if swept.left or times > ANEW:
                 await self._fall(f"{self.NAME} started anew what was ended with its run, and was killed")
@@ -296,6 +300,12 @@ class Interpreter(Program):
         ended = {one.pid: one for one in gone if one.pid not in left}
         return Ended(tuple(ended.values()), swept.left)
 
+    async def _signal(self, *, interpreter: int = 0, others: int) -> tuple[Process, ...]:
+        """Signal the interpreter of a run that is stopped, and what the run has started; who got it of those."""
+        found = await self._reaper.signal(interpreter=interpreter, others=others)
+        self._hit = self._hit or bool(found)
+        return found
+
     async def _starts_anew(self, stuck: Collection[int]) -> bool:
         """Whether the interpreter starts processes though its code is over: a thread or a handler does.
 
@@ -303,7 +313,7 @@ class Interpreter(Program):
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + ANEW_WAIT
-        while not self.died:
+        while self.ACTS_BESIDE and self._hit and not self.died:
             await self._reaper.new()
             if set(self._reaper.own) - set(stuck):
                 return True

@@ -28,7 +28,10 @@ class Files(Struct, frozen=True):
 
 
 def make(folder: Path, host: str = "127.0.0.1") -> Files:
-    """An authority and a certificate for `host`; `locked` is its key, encrypted."""
+    """An authority and a certificate for `host`; `locked` is its key, encrypted.
+
+    With no more in them than such authorities often write: no key identifiers, which Python 3.13 asks for by itself.
+    """
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test daemon")])

@@ -132,7 +132,7 @@ async def test_output_values_errors_and_state_come_back(kernel: Kernel, tmp_path
     assert (ran.end.exit, "ZeroDivisionError: division by zero" in ran.text) == (1, True)
     ran = await kernel("os.system('echo from a child')\nawait __import__('asyncio').sleep(0)\nx")
     assert (ran.text, ran.end.exit) == ("from a child\n5\n", 0)
-    ran = await kernel("x = (")
+    ran = await kernel("x = = 1")
     assert (ran.end.exit, "SyntaxError" in ran.text) == (1, True)
     assert (await kernel("x", session="other")).end.exit == 1
 

@@ -407,8 +407,8 @@ async def test_a_stopped_run_leaves_no_process_behind(node: Node, code: str) -> 
 
 @pytest.mark.usefixtures("quick")
 async def test_a_handler_that_starts_anew_what_was_ended_goes_with_its_interpreter(node: Node) -> None:
+    await node("const { spawn } = require('child_process'); const kept = 1")
     ran = await node(
-        "const { spawn } = require('child_process'); const kept = 1\n"
         "const start = () => spawn('sleep', ['1000']).on('exit', start)\nstart(); await new Promise(() => {})",
         timeout=0.4,
     )
