@@ -1,12 +1,18 @@
 """Keys that were typed before a field for text had the focus, and meant for it: a slow line brings many at once."""
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from textual import events
 from textual.app import App
+from textual.await_complete import AwaitComplete
+from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
+
+from tui.screens.base import Staged
 
 AHEAD: Final = 256  # keys in one read that are followed
 
@@ -26,6 +32,22 @@ class Ahead(App[Any]):
     def __init__(self) -> None:
         super().__init__()
         self._aimed: deque[tuple[events.Key, Widget | None]] = deque(maxlen=AHEAD)
+
+    def pop_screen(self) -> AwaitComplete:
+        with self._leaving():
+            return super().pop_screen()
+
+    def switch_screen(self, screen: Screen[Any] | str) -> AwaitComplete:
+        with self._leaving():
+            return super().switch_screen(screen)
+
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """The screen on top is told when it has left the stack."""
+        top = self.screen
+        yield
+        if isinstance(top, Staged) and top not in self.screen_stack:
+            top.gone = True
 
     async def on_event(self, event: events.Event) -> None:
         """Note who a key is for; while the app ends there is no screen, and no key is for anybody."""

@@ -13,11 +13,13 @@ _MAKING = (events.Compose, events.Mount, events.ScreenResume)
 
 
 class Staged(Screen[T], Generic[T]):
-    """One that may be closed before it is there, by keys of the same read."""
+    """One that may be closed before it is there, by keys of the same read. `gone`: it has left the app's stack."""
+
+    gone = False
 
     async def on_event(self, event: events.Event) -> None:
         """Nothing is made of it then: its handlers would find none of its parts."""
-        if isinstance(event, _MAKING) and self not in self.app.screen_stack:
+        if isinstance(event, _MAKING) and self.gone:
             return
         await super().on_event(event)
 

@@ -34,7 +34,8 @@ class WorkerPick(Horizontal):
     def say(self, worker: api.WorkerInfo | None) -> None:
         """How it stands now."""
         said = "not here" if worker is None else workertext.state(worker)[0]
-        self.query_one(Tick).label = line(f"{self.worker} · {said}")
+        for tick in self.query(Tick):  # none where the form was closed meanwhile
+            tick.label = line(f"{self.worker} · {said}")
 
     @property
     def ref(self) -> WorkerRef | None:
