@@ -48,7 +48,8 @@ class HelpScreen(Dialog[None]):
 
     def _places(self) -> list[keymap.Place]:
         """Where the person is first, then everywhere, then the others."""
-        below = self.app.screen_stack[self.app.screen_stack.index(self) - 1]
+        stack = [screen for screen in self.app.screen_stack if screen is not self]  # from 3.12 on it is not there yet
+        below = stack[-1]
         here = {binding.id for _, binding, _, _ in below.active_bindings.values()}
 
         def order(place: keymap.Place) -> tuple[bool, bool]:
