@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from textual import events
+from textual.message_pump import MessagePump
 from textual.screen import ModalScreen, Screen
 
 if TYPE_CHECKING:
@@ -12,8 +13,8 @@ T = TypeVar("T")
 _MAKING = (events.Compose, events.Mount, events.ScreenResume)
 
 
-class Staged(Screen[T], Generic[T]):
-    """One that may be closed before it is there, by keys of the same read. `gone`: it has left the app's stack."""
+class Staged(MessagePump):
+    """A screen that may be closed before it is there, by keys of the same read. `gone`: it has left the app's stack."""
 
     gone = False
 
@@ -24,7 +25,7 @@ class Staged(Screen[T], Generic[T]):
         await super().on_event(event)
 
 
-class DaemonScreen(Staged[None]):
+class DaemonScreen(Staged, Screen[None]):
     """A whole screen."""
 
     _there = False
@@ -39,7 +40,7 @@ class DaemonScreen(Staged[None]):
         return cast("OutriderApp", self.app)
 
 
-class Dialog(Staged[T], ModalScreen[T], Generic[T]):
+class Dialog(Staged, ModalScreen[T], Generic[T]):
     """A screen over another one."""
 
     @property

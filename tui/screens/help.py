@@ -48,7 +48,9 @@ class HelpScreen(Dialog[None]):
 
     def _places(self) -> list[keymap.Place]:
         """Where the person is first, then everywhere, then the others."""
-        stack = [screen for screen in self.app.screen_stack if screen is not self]  # from 3.12 on it is not there yet
+        stack = [
+            screen for screen in self.app.screen_stack if screen is not self
+        ]  # from 3.12 on it is not there yet
         below = stack[-1]
         here = {binding.id for _, binding, _, _ in below.active_bindings.values()}
 
