@@ -75,9 +75,11 @@ MAY_BLOCK += [
 # Tasks of libraries that may outlive a test: how their names begin.
 MAY_STAY: tuple[str, ...] = ()
 
-# A runner in the background of a script ignores SIGINT, and what it starts would too.
+# A runner in the background of a script ignores SIGINT, one under nohup SIGHUP, and what it starts would too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 structlog.configure(
     processors=[
