@@ -170,32 +170,33 @@ def applied(peers: Mapping[bytes, PeerState], changes: Iterable[Change]) -> dict
     """
     now = dict(peers)
     for change in changes:
+        if isinstance(change, AddPeer):
+            peer = change.peer
+            now = _taken(now, peer.allowed)
+            now[peer.key] = PeerState(
+                key=peer.key,
+                allowed=frozenset(peer.allowed),
+                preshared=peer.preshared,
+                endpoint=peer.endpoint,
+                keepalive=peer.keepalive,
+            )
+            continue
+        state = now.get(change.key)
+        if state is None:
+            continue
         match change:
-            case AddPeer(peer):
-                now = _taken(now, peer.allowed)
-                now[peer.key] = PeerState(
-                    key=peer.key,
-                    allowed=frozenset(peer.allowed),
-                    preshared=peer.preshared,
-                    endpoint=peer.endpoint,
-                    keepalive=peer.keepalive,
-                )
             case RemovePeer(key):
-                now.pop(key, None)
+                del now[key]
             case SetAllowed(key, allowed, only):
-                if state := now.get(key):
-                    now = _taken(now, allowed)
-                    kept = frozenset() if only else state.allowed
-                    now[key] = msgspec.structs.replace(state, allowed=kept | frozenset(allowed))
+                now = _taken(now, allowed)
+                kept = frozenset() if only else state.allowed
+                now[key] = msgspec.structs.replace(state, allowed=kept | frozenset(allowed))
             case SetPreshared(key, preshared):
-                if state := now.get(key):
-                    now[key] = msgspec.structs.replace(state, preshared=preshared)
+                now[key] = msgspec.structs.replace(state, preshared=preshared)
             case SetEndpoint(key, endpoint):
-                if state := now.get(key):
-                    now[key] = msgspec.structs.replace(state, endpoint=endpoint)
+                now[key] = msgspec.structs.replace(state, endpoint=endpoint)
             case SetKeepalive(key, keepalive):
-                if state := now.get(key):
-                    now[key] = msgspec.structs.replace(state, keepalive=keepalive)
+                now[key] = msgspec.structs.replace(state, keepalive=keepalive)
             case _:
                 assert_never(change)
     return now
