@@ -227,9 +227,8 @@ def _trusting(ca: str) -> ssl.SSLContext:
     """Trust in the authorities of a PEM file alone. Blocks. Raises Unreachable."""
     try:
         made = ssl.create_default_context(cafile=ca)
-        made.verify_flags &= (
-            ~ssl.VERIFY_X509_STRICT
-        )  # Python 3.13 asks of a private authority what few write into it
+        # Python 3.13 asks of a private authority what few write into it.
+        made.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return made
     except (OSError, ssl.SSLError) as error:
         why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error

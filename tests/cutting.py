@@ -91,9 +91,8 @@ class Cutter:
             back.transport.abort()
 
     async def _pipe(self, reader: StreamReader, writer: StreamWriter, back: bool) -> None:
-        writer.transport.set_write_buffer_limits(
-            0
-        )  # drained is sent: the end of the other way aborts this one
+        # Drained is sent then: the end of the other way aborts this one.
+        writer.transport.set_write_buffer_limits(0)
         with suppress(OSError):
             carried = 0
             while data := await reader.read(1 << 16):

@@ -1,4 +1,4 @@
-"""Keys that were typed before a field for text had the focus, and meant for it: a slow line brings many at once."""
+"""Keys that come before what they are meant for, a field or a screen, is there: a slow line brings many at once."""
 
 from collections import deque
 from collections.abc import Iterator

@@ -64,6 +64,7 @@ class Bash(Interpreter):
     CONTROL_FD: ClassVar = 0
     ENDED_BY: ClassVar = "exit, exec or set -e in the code does that"
     STOPS: ClassVar = (GATE, GATE, GATE)
+    ACTS_BESIDE: ClassVar = False
     SAYS_BEGUN: ClassVar = False
 
     def __init__(self, cwd: str, environ: Mapping[str, str], spawn: Spawn) -> None:

@@ -98,9 +98,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._heard = self._loop.time()
         self._decoder.feed(self._buffer[:nbytes])
-        if (
-            self._tasks is not None
-        ):  # asyncio before Python 3.11.4 reads although reading is paused from the beginning
+        # None before it is served: asyncio before Python 3.11.4 reads although reading is paused from the beginning.
+        if self._tasks is not None:
             self._take_all()
 
     def _take_all(self) -> None:

@@ -22,9 +22,7 @@ KILL_AFTER: Final = 4.0  # seconds from SIGINT to SIGKILL
 KILL_EVERY: Final = 0.1
 LAST_AFTER: Final = 5.0  # seconds from SIGINT to the end of the interpreter itself
 GONE_WAIT: Final = 2.0  # seconds for what a stopped run leaves to go at SIGTERM
-ANEW_WAIT: Final = (
-    0.3  # seconds in which one that was ended is there anew: multiprocessing's pools look each 0.1 s
-)
+ANEW_WAIT: Final = 0.3  # seconds for what was ended to be there anew; pools of processes look each 0.1 s
 ANEW: Final = 2  # times that an interpreter may start anew what was ended, before it is ended itself
 INTERRUPTED: Final = 130  # what a shell reports for a command that SIGINT ended
 GATE: Final = (
@@ -281,11 +279,10 @@ class Interpreter(Program):
         loop = asyncio.get_running_loop()
         asked = await self._signal(others=signal.SIGTERM)
         give_up = loop.time() + GONE_WAIT
-        while await self._reaper.new():
+        while stuck := {one.pid for one in await self._reaper.new()}:
             if loop.time() > give_up:
                 break
             await asyncio.sleep(KILL_EVERY)
-        stuck = {one.pid for one in await self._reaper.new()}
         swept = await self._reaper.sweep()
         self._hit = self._hit or bool(swept.ended)
         gone = [*asked, *swept.ended]

@@ -48,10 +48,8 @@ class HelpScreen(Dialog[None]):
 
     def _places(self) -> list[keymap.Place]:
         """Where the person is first, then everywhere, then the others."""
-        stack = [
-            screen for screen in self.app.screen_stack if screen is not self
-        ]  # from 3.12 on it is not there yet
-        below = stack[-1]
+        # From Python 3.12 on Textual makes a screen before it is on the stack.
+        below = next(screen for screen in reversed(self.app.screen_stack) if screen is not self)
         here = {binding.id for _, binding, _, _ in below.active_bindings.values()}
 
         def order(place: keymap.Place) -> tuple[bool, bool]:

@@ -284,9 +284,8 @@ async def test_where_no_daemon_is_the_error_says_what_to_do(harness: FakeHarness
             await client.list()
         server.close()
         await server.wait_closed()
-        path.unlink(
-            missing_ok=True
-        )  # from Python 3.13 on the server has removed it; one that was killed has not
+        # From Python 3.13 on the server has removed it; one that was killed has not.
+        path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(path))
         with pytest.raises(Unreachable, match=f"the daemon that listened on {path} has ended"):
