@@ -2,6 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from daemon.client import ApiFailure
 from daemon.harness.errors import Conflict
 from daemon.protocol import api
 from tests.tui.served import LARGE, SMALL, Daemon, daemon, screen
@@ -178,6 +179,27 @@ async def test_a_token_is_shown_once_with_its_line_and_both_can_be_copied(
         await at.press("t")
         await at.shows("1 join token, 1 good", "rack 7")
         assert "orj_x" not in at.text
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_what_is_in_the_way_of_who_joins_is_shown_with_the_token_where_it_is_told(
+    served: Daemon, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.mesh.info = api.MeshInfo("up", "hub", why="machines that join get no wheel from here")
+    async with screen(served, SMALL) as at:
+        await at.press("w")
+        await at.shows("gpu-1")
+        await at.press("a")
+        await at.shows("A token lets machines join")
+        if not answers:
+
+            async def ending() -> api.MeshInfo:
+                raise ApiFailure(503, "the daemon is ending")
+
+            monkeypatch.setattr(at.app.client, "mesh", ending)
+        await at.press("enter")
+        await at.shows("echo orj_x | sh")
+        assert ("get no wheel from here" in at.text) == answers
 
 
 async def test_what_cannot_be_is_told_at_its_field_and_nothing_is_made(served: Daemon) -> None:
