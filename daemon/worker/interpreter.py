@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -303,7 +303,7 @@ class Interpreter(Program):
         self._hit = self._hit or bool(found)
         return found
 
-    async def _starts_anew(self, stuck: Collection[int]) -> bool:
+    async def _starts_anew(self, stuck: set[int]) -> bool:
         """Whether the interpreter starts processes though its code is over: a thread or a handler does.
 
         `stuck`: those that were there before, and do not die.
@@ -312,7 +312,7 @@ class Interpreter(Program):
         give_up = loop.time() + ANEW_WAIT
         while self.ACTS_BESIDE and self._hit and not self.died:
             await self._reaper.new()
-            if set(self._reaper.own) - set(stuck):
+            if not stuck.issuperset(self._reaper.own):
                 return True
             if loop.time() > give_up:
                 break

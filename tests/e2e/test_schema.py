@@ -55,9 +55,7 @@ spec:
 ENDING = ("POST /sessions/{id}/end", "DELETE /v1/sessions/{id}")
 TURNS = 30  # each is one, to its end
 EXAMPLES = 150  # of each operation, right ones and wrong ones
-CHANCES = (
-    3  # times that so many are made up until one is accepted: a body may be right by its schema and too long
-)
+CHANCES = 3  # times that so many are made up, by chance, until one is accepted
 
 
 class Target(Struct):
