@@ -92,6 +92,23 @@ structlog.configure(
 ENDING = 1.0  # seconds that what is already ending has to be gone
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--untraced",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="coverage does not trace the tests in it, which take about half the time then",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    untraced = [ROOT / folder for folder in config.getoption("untraced")]
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in untraced):
+            item.add_marker("no_cover")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_blocking_in_the_loop() -> Iterator[None]:
     """A call that blocks raises BlockingError when a loop runs and code of ours is on the stack.

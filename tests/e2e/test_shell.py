@@ -118,8 +118,11 @@ print('on', flush=True); time.sleep({WORD})" """,
 )
 
 
+LIMIT: Final = 1  # second
+
+
 def limited(*codes: str) -> list[dict[str, object]]:
-    return [uses("run", {"code": f"echo before; {code}", "timeout": 2}) for code in codes]
+    return [uses("run", {"code": f"echo before; {code}", "timeout": LIMIT}) for code in codes]
 
 
 SCRIPTS: Final = {
@@ -247,10 +250,10 @@ async def test_at_its_time_limit_a_run_ends_with_all_it_started_and_keeps_its_ou
         assert first.header.exit == 0
         for code, result in zip(STAYS, ended, strict=True):
             assert result.text().startswith("before"), code
-            assert "stopped at its time limit of 2 s" in result.text(), code
+            assert f"stopped at its time limit of {LIMIT} s" in result.text(), code
             assert result.header.exit is None, code
             assert result.header.seconds is not None
-            assert result.header.seconds < 2 + PROMPT, code
+            assert result.header.seconds < LIMIT + PROMPT, code
         assert last.text() == "1", "the shell and its variables are kept"
         assert processes(WORD) == [], "nothing that was stopped goes on"
 

@@ -155,12 +155,19 @@ def test_settings_that_cannot_be_are_told_before_anything_is_drawn(tmp_path: Pat
         run(theme="mauve")
 
 
-async def test_a_screen_that_is_closed_before_it_is_there_ends_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "after",
+    [(0, 2, 8), pytest.param((1, 3, 5, 13), marks=pytest.mark.campaign)],
+    ids=lambda after: "-".join(map(str, after)),
+)
+async def test_a_screen_that_is_closed_before_it_is_there_ends_nothing(
+    tmp_path: Path, after: tuple[int, ...]
+) -> None:
     async with running(two(), tmp_path) as on:
         await on.sees("Paint the gate")
         shows = [partial(on.app.action_show, name) for name in places.SCREENS]
         for show in [*shows, partial(on.app.open_session, "a1")]:
-            for turns in (0, 1, 2, 3, 5, 8, 13):
+            for turns in after:
                 show()
                 for _ in range(turns):
                     await on.pilot.pause(0)

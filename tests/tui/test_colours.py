@@ -1,5 +1,6 @@
 """Whatever the theme and the terminal, what is written can be read."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tui import colours, themes
 from tui.log.rows import Rows
 
 COLOURED = [name for name, theme in BUILTIN_THEMES.items() if not theme.ansi]
+SOME = ("textual-dark", "textual-light", "nord", "solarized-light")
 FAINT = 3.0  # contrast of large text, by WCAG 2: what is beside the point has no less
 BLACK = Color(0, 0, 0)
 
@@ -78,7 +80,12 @@ def test_a_colour_that_a_person_wrote_down_stays_as_it_is() -> None:
     assert colours.readable(variables, frozenset())["footer-key-foreground"] != "#c8c8c8"
 
 
-async def test_every_theme_can_be_read_on_the_screens_that_it_is_changed_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names", [SOME, pytest.param(COLOURED, marks=pytest.mark.campaign)], ids=["some", "all"]
+)
+async def test_every_theme_can_be_read_on_the_screens_that_it_is_changed_on(
+    tmp_path: Path, names: Sequence[str]
+) -> None:
     client = Fake()
     many(client)
     tokens(client)
@@ -96,7 +103,7 @@ async def test_every_theme_can_be_read_on_the_screens_that_it_is_changed_on(tmp_
         await on.sees("Port the parser")
 
         async def all_themes() -> None:
-            for name in COLOURED:
+            for name in names:
                 on.app.theme = name
                 ground = Color.parse(on.app.theme_variables["background"])
                 await on.until(partial(drawn_on, on, ground))

@@ -238,6 +238,22 @@ async def result(real: Real) -> None:
     real.worker.send(frames.Result(id=frame.id, exit=0), b"done")
 
 
+async def has_no_file(real: Real) -> None:
+    """What it is asked to read, an AGENTS.md before the step that follows, is not there."""
+    while (unit := await real.worker.end.next()) is not None:
+        if isinstance(unit[0], frames.Read):
+            real.worker.send(frames.Error(id=unit[0].id, code="not_found"), b"none")
+
+
+async def rest(real: Real, b: Bench, id: str) -> str:
+    """The status that the session comes to, on a worker without a file."""
+    async with asyncio.TaskGroup() as group:
+        answering = group.create_task(has_no_file(real), name="has no file")
+        status = await b.rest(id)
+        answering.cancel()
+    return status
+
+
 async def test_a_call_that_waits_goes_on_waiting_over_a_restart_and_runs_once(real: Real) -> None:
     async with real.daemon(CALL) as b:
         id = await b.session(workers=(WorkerRef("w"), WorkerRef("other")))
@@ -249,7 +265,7 @@ async def test_a_call_that_waits_goes_on_waiting_over_a_restart_and_runs_once(re
         attach = await real.worker.take(frames.Attach)
         real.worker.send(frames.Unknown(id=attach.id))
         await result(real)
-        assert await b.rest(id) == "closed"
+        assert await rest(real, b, id) == "closed"
         assert "done" in (await b.bodies(id, "result"))[0]
 
 
@@ -389,5 +405,5 @@ async def test_a_call_by_a_tool_that_was_taken_away_is_settled_by_the_next_daemo
             real.worker.send(frames.Unknown(id=attach.id))
             part = await real.worker.take(frames.Attach)  # of a patch its first file
             real.worker.send(frames.Unknown(id=part.id))
-        assert await b.rest(id) == "closed"
+        assert await rest(real, b, id) == "closed"
         assert await b.bodies(id, "result") == [says_]
