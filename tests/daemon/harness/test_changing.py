@@ -71,7 +71,7 @@ async def test_input_that_an_earlier_release_left_empty_follows_the_model_once_i
         seen = []
         for change in (patch(context=500), patch(input=None)):
             await b.harness.patch_config(id, "me", change)
-            seen.append(session.config.input)
+            seen.append((await b.harness.info(id)).config.input)
         assert seen == [(), (TEXT, "image/png")]
 
 

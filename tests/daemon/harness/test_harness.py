@@ -558,6 +558,7 @@ async def test_what_a_broken_try_said_never_counts(store: Store) -> None:
         provider.answers.append(says(text("Hello world")))
         await b.post(id, "again")
         assert await b.rest(id) == "closed"
+        session = await b.harness._sessions.get(id)
         assert [turn.parts for turn in session.chain.context().settled[1:]] == [(Text("Hello world"),)]
         assert b.pool.ran == []
 
