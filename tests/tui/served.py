@@ -19,7 +19,7 @@ from daemon.client import Client
 from daemon.harness.changes import WORKERS
 from daemon.protocol import api
 from tests.daemon.api.fakes import FakeHarness, FakeMesh, FakeProviders, serve
-from tests.tui.snapshots import screen_text
+from tests.tui.snapshots import SMALL, screen_text
 from tui import patches
 from tui.app import OutriderApp
 from tui.deeds import Given
@@ -27,7 +27,6 @@ from tui.desk import Desk
 
 NOW = datetime(2026, 1, 2, 3, 5, 0, tzinfo=UTC)
 patches.apply()  # it looks for Textual's release on the disk
-SMALL, LARGE = (80, 24), (160, 45)
 
 
 class Providers(FakeProviders):

@@ -9,11 +9,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.style import Style
 from textual._context import visible_screen_stack
 from textual.app import App
 from textual.strip import Strip
 
+SMALL, LARGE = (80, 24), (160, 45)
+SIZES = (SMALL, pytest.param(LARGE, marks=pytest.mark.campaign))
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 

@@ -12,7 +12,7 @@ from daemon.protocol import api
 from daemon.protocol.records import Config, Limits, WorkerRef
 from tests.tui.daemonfake import FakeClient, info, stored
 from tests.tui.driving import Driver, running
-from tests.tui.snapshots import check, screen_text
+from tests.tui.snapshots import SIZES, check, screen_text
 from tui import change
 from tui.choice import Choice, Wrong
 
@@ -141,7 +141,7 @@ def put(on: Driver, field: str, text: str) -> None:
     on.app.screen.query_one(f"#{field}", Input).value = text
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 45)])
+@pytest.mark.parametrize("size", SIZES)
 async def test_it_begins_with_what_the_session_has(tmp_path: Path, size: tuple[int, int]) -> None:
     async with running(Changing(), tmp_path, size) as on:
         await opened(on)

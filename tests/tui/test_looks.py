@@ -17,9 +17,8 @@ from daemon.protocol import api
 from daemon.protocol.records import JSON, CallBody, Config, ErrorBody, Usage, WorkerRef
 from tests.tui.daemonfake import FakeClient, info, stored, worker
 from tests.tui.driving import Driver, running
-from tests.tui.snapshots import check, screen_styles, screen_text
+from tests.tui.snapshots import SIZES, check, screen_styles, screen_text
 
-SIZES = ((80, 24), (160, 45))
 LONG = (
     "A title that goes on and on, 日本語のとても長い題名, with 🚀 and \x1b[31mcodes\x1b[0m, "
     "until no screen has room for it all "

@@ -478,7 +478,7 @@ async def test_a_session_that_fails_elsewhere_is_told_and_the_one_on_the_screen_
         await on.until(lambda: [each.id for each in on.app.roster.urgent()] == ["b2"])
 
 
-@pytest.mark.parametrize("size", [(80, 24), (240, 70)])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((240, 70), marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "ansi-dark", "ansi-light", "nord"])
 async def test_it_is_drawn_in_every_size_and_theme(tmp_path: Path, size: tuple[int, int], theme: str) -> None:
     async with running(one(), tmp_path, size, theme=theme) as on:
@@ -632,7 +632,9 @@ async def test_a_session_whose_file_goes_while_it_is_open_stays_readable_and_wha
         assert on.app.is_running
 
 
-@pytest.mark.parametrize("status", [401, 429, 500, 503])
+@pytest.mark.parametrize(
+    "status", [401, 503, *(pytest.param(status, marks=pytest.mark.campaign) for status in (429, 500))]
+)
 async def test_a_session_that_is_refused_for_now_says_so_and_opens_later(
     tmp_path: Path, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,8 +193,21 @@ def shown_in(value: object) -> Iterator[Image.Image]:
             yield Image.open(io.BytesIO(base64.b64decode(data, validate=True)))
 
 
-@EACH
-@pytest.mark.parametrize("kind", IMAGES)
+@pytest.mark.parametrize(
+    ("wire", "kind"),
+    [
+        pytest.param(
+            wire,
+            kind,
+            id=f"{wire[0].name}-{at}-{kind}",
+            marks=[pytest.mark.campaign]
+            if kind == "large" and at % 4
+            else [],  # made smaller by what all share
+        )
+        for at, wire in enumerate(WIRES)
+        for kind in IMAGES
+    ],
+)
 def test_a12_an_image_is_sent_as_one_that_is_taken_or_a_note_is(wire: Made, kind: str) -> None:
     make, type = IMAGES[kind]
     book = asked(wire, "c1aaaaaaa")

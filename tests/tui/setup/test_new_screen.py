@@ -5,8 +5,8 @@ import pytest
 from daemon.harness.errors import Invalid
 from daemon.protocol import api
 from daemon.protocol.records import Limits, WorkerRef
-from tests.tui.served import LARGE, SMALL, Daemon, Screen, daemon, screen
-from tests.tui.snapshots import check
+from tests.tui.served import Daemon, Screen, daemon, screen
+from tests.tui.snapshots import LARGE, SIZES, check
 from tui.choice import Choice
 from tui.screens.new import NewScreen
 
@@ -33,7 +33,7 @@ async def made(at: Screen, served: Daemon) -> api.Create:
     return served.harness.created[-1]
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("size", SIZES)
 async def test_a_message_and_enter_make_a_session_here_and_post_it(
     served: Daemon, size: tuple[int, int]
 ) -> None:
@@ -145,7 +145,7 @@ async def test_what_cannot_be_is_told_at_each_field_before_the_daemon_is_asked(s
         assert served.harness.created == []
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("size", SIZES)
 async def test_what_the_daemon_refuses_is_told_at_its_field(served: Daemon, size: tuple[int, int]) -> None:
     async with screen(served, size) as at:
         await opened(at)

@@ -5,8 +5,8 @@ import pytest
 from daemon.client import ApiFailure
 from daemon.harness.errors import Conflict
 from daemon.protocol import api
-from tests.tui.served import LARGE, SMALL, Daemon, daemon, screen
-from tests.tui.snapshots import check
+from tests.tui.served import Daemon, daemon, screen
+from tests.tui.snapshots import SIZES, SMALL, check
 from tui.screens.tokens import lifetime, uses
 
 MESH = api.Membership(
@@ -37,7 +37,7 @@ async def served() -> AsyncIterator[Daemon]:
         yield made
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("size", SIZES)
 async def test_every_worker_has_a_row_and_the_one_below_the_cursor_its_facts(
     served: Daemon, size: tuple[int, int]
 ) -> None:
@@ -153,7 +153,7 @@ async def test_an_operator_is_not_read_only() -> None:
             await at.tells("local takes no new calls")
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("size", SIZES)
 async def test_a_token_is_shown_once_with_its_line_and_both_can_be_copied(
     served: Daemon, size: tuple[int, int]
 ) -> None:
