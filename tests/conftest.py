@@ -5,8 +5,10 @@ import inspect
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -102,11 +104,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    untraced = [ROOT / folder for folder in config.getoption("untraced")]
-    for item in items:
-        if any(item.path.is_relative_to(folder) for folder in untraced):
-            item.add_marker("no_cover")
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Run the test, without the tracing where it was asked for.
+
+    It is taken off and put back as it was: coverage's own stop and start would make another tracer, whose locks the
+    guard below takes for a test's.
+    """
+    if not any(item.path.is_relative_to(ROOT / folder) for folder in item.config.getoption("untraced")):
+        return (yield)
+    here, threads = sys.gettrace(), threading.gettrace()
+    sys.settrace(None)
+    threading.settrace(None)
+    try:
+        return (yield)
+    finally:
+        threading.settrace(threads)
+        sys.settrace(here)
 
 
 @pytest.fixture(scope="session", autouse=True)
