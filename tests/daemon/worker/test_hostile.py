@@ -18,7 +18,8 @@ from tests.e2e.driving import becomes, processes
 from tests.e2e.hoppers import HOPPER, LEAVER, NESTED, nobody_writes, told
 
 # Forks as fast as it can, up to a limit of processes: its user's, so as root it becomes a user of its own. The limit
-# counts what is only being forked, so the first process says that it is full when that many are there.
+# counts what is only being forked, so the first process says that it is full when that many are there. Where the user
+# has more, it counts those too, and their threads, so the first process looks again for as long as it is not full.
 BOMB = """
 import os, resource, sys, time
 def there():
@@ -29,19 +30,30 @@ def there():
         except OSError:
             pass
     return found
+def allow():
+    tasks = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.stat("/proc/" + pid).st_uid == os.getuid():
+                tasks += len(os.listdir("/proc/" + pid + "/task"))
+        except OSError:
+            pass
+    wanted = max(tasks - there(), 0) + 60
+    resource.setrlimit(resource.RLIMIT_NPROC, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
 first = os.getpid()
-mine = 0
+most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
 if os.getuid() == 0:
     os.setuid(61000 + os.getpid() % 1000)
-else:
-    mine = sum(os.stat(f"/proc/{pid}").st_uid == os.getuid() for pid in os.listdir("/proc") if pid.isdigit())
-resource.setrlimit(resource.RLIMIT_NPROC, (mine + 60,) * 2)
+allow()
 while True:
     try:
         os.fork()
     except OSError:
-        if os.getpid() == first and there() > 50:
-            os.write(1, b"full\\n")
+        if os.getpid() == first:
+            if there() > 50:
+                os.write(1, b"full\\n")
+            else:
+                allow()
         time.sleep(0.01)
 """
 # How a kernel or a container differs, as a reaper finds it.
