@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -104,23 +104,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Run the test, without the tracing where it was asked for.
+@pytest.fixture(autouse=True)
+def untraced(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Trace no test of a folder that was named as untraced.
 
-    It is taken off and put back as it was: coverage's own stop and start would make another tracer, whose locks the
-    guard below takes for a test's.
+    The tracing is taken off and put back as it was: coverage's own stop and start would make another tracer, whose
+    locks the guard below takes for a test's.
     """
-    if not any(item.path.is_relative_to(ROOT / folder) for folder in item.config.getoption("untraced")):
-        return (yield)
+    if not any(request.path.is_relative_to(ROOT / folder) for folder in request.config.getoption("untraced")):
+        yield
+        return
     here, threads = sys.gettrace(), threading.gettrace()
     sys.settrace(None)
     threading.settrace(None)
-    try:
-        return (yield)
-    finally:
-        threading.settrace(threads)
-        sys.settrace(here)
+    yield
+    threading.settrace(threads)
+    sys.settrace(here)
 
 
 @pytest.fixture(scope="session", autouse=True)
