@@ -200,9 +200,8 @@ def shown_in(value: object) -> Iterator[Image.Image]:
             wire,
             kind,
             id=f"{wire[0].name}-{at}-{kind}",
-            marks=[pytest.mark.campaign]
-            if kind == "large" and at % 4
-            else [],  # made smaller by what all share
+            # Large ones are made smaller by what all share.
+            marks=[pytest.mark.campaign] if kind == "large" and at % 4 else [],
         )
         for at, wire in enumerate(WIRES)
         for kind in IMAGES
